@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# testbed/build.sh NAME...   builds what is missing into the cache; prints the directory of the binaries
+#   NAME: etcd kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy helm coredns pause
+# If KUBEBUILDER_ASSETS is set, that directory is taken as it is, and nothing is built.
+set -euo pipefail
+cd "$(dirname "$0")"
+. ./lib.sh
+
+if [ -n "${KUBEBUILDER_ASSETS-}" ]; then
+  for name; do
+    [ -x "$KUBEBUILDER_ASSETS/$name" ] || die "KUBEBUILDER_ASSETS is $KUBEBUILDER_ASSETS, which has no $name; unset it, and it is built"
+  done
+  echo "$KUBEBUILDER_ASSETS"
+  exit
+fi
+
+version() { awk -v m="$2" '$1 == m { print $2 } $1 == "require" && $2 == m { print $3 }' "$1/go.mod"; } # DIR MODULE
+
+# recipe NAME OUTPUT: builds NAME as OUTPUT. Its text is part of the cache's key: a binary is good while its go.mod and
+# this function are the same.
+recipe() {
+  local name=$1 out=$2 dir package ldflags='-s -w'
+  local k8s helm minor v=k8s.io/component-base/version
+  k8s=$(version kubernetes k8s.io/kubernetes)
+  minor=${k8s#v1.}; minor=${minor%%.*}
+  case $name in
+    etcd) dir=etcd package=go.etcd.io/etcd/server/v3 ;;
+    coredns) dir=coredns package=github.com/coredns/coredns ;;
+    helm)
+      helm=$(version helm helm.sh/helm/v4)
+      dir=helm package=helm.sh/helm/v4/cmd/helm
+      ldflags+=" -X helm.sh/helm/v4/internal/version.version=$helm" ;;
+    pause) # no Go: the C program that holds a pod's namespaces
+      dir=$(go -C kubernetes list -m -f '{{.Dir}}' k8s.io/kubernetes)
+      cc -Os -static -s -o "$out" "$dir/build/pause/linux/pause.c"
+      return ;;
+    *) # without the version, /version would say v0.0.0
+      dir=kubernetes package=k8s.io/kubernetes/cmd/$name
+      ldflags+=" -X $v.gitVersion=$k8s -X $v.gitMajor=1 -X $v.gitMinor=$minor -X $v.gitCommit=modules -X $v.gitTreeState=clean" ;;
+  esac
+  go -C "$dir" build -mod=readonly -trimpath -buildvcs=false -ldflags "$ldflags" -o "$out" "$package"
+}
+
+cold_time() { # NAME: what a person with empty Go caches and 2 idle cores waits, measured in this order; busy cores take twice that
+  case $1 in
+    etcd) echo '1 min' ;;
+    kube-apiserver) echo '5 min' ;;
+    kube-controller-manager) echo '2 min' ;;
+    helm | coredns) echo '2.5 min' ;;
+    pause) echo '1 s' ;;
+    *) echo '30 s' ;;
+  esac
+}
+
+# `declare -f` prints the function without its comments, so that a word changed in one rebuilds nothing.
+key=$(version kubernetes k8s.io/kubernetes)-$({ cat ./*/go.mod ./*/go.sum; declare -f version recipe; } | sha256sum | cut -c1-12)
+bin=$TESTBED_CACHE/$key
+mkdir -p "$bin"
+
+missing=()
+for name; do [ -x "$bin/$name" ] || missing+=("$name"); done
+if [ ${#missing[@]} != 0 ]; then
+  exec 9>"$bin/.lock"
+  flock --nonblock 9 || { say "waiting for another build into $bin"; flock 9; }    # two runs at once build once
+  use_go
+  for name in "${missing[@]}"; do
+    [ ! -x "$bin/$name" ] || continue                      # the other run built it
+    say "building $name (cold: about $(cold_time "$name"); again: seconds)"
+    started=$SECONDS
+    recipe "$name" "$bin/.$name" >&2
+    mv "$bin/.$name" "$bin/$name"                          # so that half a file never has the name
+    say "built $name in $((SECONDS - started)) s"
+  done
+fi
+echo "$bin"

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# testbed/pin.sh KUBERNETES ETCD HELM COREDNS   e.g.  pin.sh 1.37.1 3.7.3 4.3.1 1.15.0
+# Writes the go.mod and go.sum of each part. Run it to change a version; commit the result.
+set -euo pipefail
+cd "$(dirname "$0")"
+. ./lib.sh
+use_go
+k=$1
+begin() { mkdir -p "$1"; cd "$1"; rm -f go.mod go.sum; go mod init "testbed/$1" 2>/dev/null; go mod edit -go=1.26.0; }
+(
+  begin kubernetes
+  go mod edit -require "k8s.io/kubernetes@v$k"
+  upstream=$(go mod download -json "k8s.io/kubernetes@v$k" | jq -er .GoMod)
+  # Kubernetes requires its own staging modules at v0.0.0; each is published as v0.MINOR.PATCH.
+  go mod edit -json "$upstream" | jq -r '.Require[] | select(.Version == "v0.0.0") | .Path' |
+    while read -r m; do go mod edit -replace "$m=$m@v0.${k#1.}"; done
+  for c in kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy; do
+    go get -tool "k8s.io/kubernetes/cmd/$c@v$k"
+  done
+)
+(begin etcd; go get -tool "go.etcd.io/etcd/server/v3@v$2")
+(begin helm; go get -tool "helm.sh/helm/v4/cmd/helm@v$3")
+(begin coredns; go get -tool "github.com/coredns/coredns@v$4")

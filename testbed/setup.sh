@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# testbed/setup.sh GROUP...   installs the Debian packages that are missing and checks the Rust toolchain
+#   test      what `make test`, `make lint` and `make demo` need
+#   cluster   what testbed/cluster.sh needs besides
+# When nothing is missing it changes nothing and needs neither root nor the network.
+set -euo pipefail
+cd "$(dirname "$0")"
+. ./lib.sh
+
+RUST_WANTED=1.95
+
+packages() { # GROUP: its Debian packages
+  case $1 in
+    test) echo bash ca-certificates curl diffutils findutils gcc git iproute2 jq libc6-dev make openssl postgresql procps \
+      python3 python3-venv shellcheck util-linux ;;
+    # iptables: the CNI plugin that masquerades the pods' addresses calls it.
+    cluster) echo containerd containernetworking-plugins iptables nftables runc umoci ;;
+    *) die "no group '$1': there are test and cluster" ;;
+  esac
+}
+
+installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+install_packages() { # PACKAGE...
+  local dropin install=(apt-get install -y --no-install-recommends "$@")
+  if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+    say "these packages are missing and only root can install them. Run as root:"
+    say "    apt-get update && ${install[*]}"
+    exit 1
+  fi
+  say "installing $*"
+  # Debian's postgresql makes a cluster and starts it on port 5432. We run our own servers elsewhere, so on a machine
+  # that never had PostgreSQL we ask for none while we install, and leave no setting behind.
+  if [[ " $* " == *" postgresql "* ]] && ! installed postgresql-common; then
+    dropin=/etc/postgresql-common/createcluster.d/chronos-testbed.conf
+    as_root mkdir -p "${dropin%/*}"
+    echo 'create_main_cluster = false' | as_root tee "$dropin" >/dev/null
+    # shellcheck disable=SC2064  # the name as it is now: the variable is gone by then
+    trap "as_root rm -f '$dropin'; as_root rmdir --ignore-fail-on-non-empty '${dropin%/*}'" EXIT
+  fi
+  as_root apt-get update >&2
+  # The timeout: another apt may be at work, and waiting beats failing.
+  as_root env DEBIAN_FRONTEND=noninteractive "${install[@]}" -o DPkg::Lock::Timeout=300 >&2
+}
+
+check_packages() { # GROUP...
+  local group package list missing=()
+  for group; do
+    list=$(packages "$group")
+    if ! command -v dpkg-query >/dev/null; then
+      say "not a Debian-like machine: see for yourself that it has what these packages give: $list"
+      continue
+    fi
+    for package in $list; do installed "$package" || missing+=("$package"); done
+  done
+  [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
+}
+
+# Rust is the one thing that we do not install: Debian's is older, and a second toolchain would shadow the person's own.
+check_rust() {
+  local tool found
+  for tool in rustc cargo; do
+    found=$($tool --version 2>/dev/null | awk '{ print $2 }' || true)
+    at_least "$found" "$RUST_WANTED" || die "$tool ${found:-is missing}: Chronos needs Rust $RUST_WANTED or newer. With rustup:" \
+      "rustup toolchain install stable (Debian's own Rust is too old)"
+  done
+  cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing. With rustup: rustup component add rustfmt"
+  cargo clippy --version >/dev/null 2>&1 || die "clippy is missing. With rustup: rustup component add clippy"
+}
+
+check_packages "$@"
+check_rust

@@ -1,0 +1,29 @@
+//! What chronos decides, and nothing else: no I/O, no clock, no async. The instant and the randomness a decision
+//! needs are arguments; the decision is the return value. A test in `tests/it/architecture.rs` keeps it so.
+//!
+//! | file | answers |
+//! |---|---|
+//! | [`ids`] | which alarm, which claim, which delivery |
+//! | [`access`] | who may speak: DIDs, challenges, principal tokens |
+//! | [`alarm`] | what an alarm is; what its fields may hold |
+//! | [`payload`] | JSON that must come back byte for byte |
+//! | [`schedule`] | when it fires |
+//! | [`occurrence`] | what becomes of one occurrence after the router's answer |
+//! | [`ladder`] | how long to wait between attempts |
+//! | [`wake`] | what the router is told |
+
+pub mod access;
+pub mod alarm;
+pub mod ids;
+pub mod ladder;
+pub mod occurrence;
+pub mod payload;
+pub mod schedule;
+pub mod wake;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+/// An instant as it is written everywhere: RFC 3339 in UTC, a fraction only when there is one.
+pub fn rfc3339(instant: DateTime<Utc>) -> String {
+    instant.to_rfc3339_opts(SecondsFormat::AutoSi, true)
+}

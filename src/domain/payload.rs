@@ -1,0 +1,119 @@
+//! The state an agent stashes and gets back: any JSON value, kept to the byte.
+
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+/// Deeper nesting serves nobody and trips receivers.
+pub const DEEPEST: usize = 64;
+/// A request's body is capped at this, so no payload is longer.
+pub const LONGEST: usize = 256 * 1024;
+
+/// JSON text as it was written: key order, number spelling, escapes and white space included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload(String);
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Error {
+    #[error("is not JSON: {0}")]
+    NotJson(String),
+    #[error("is {0} bytes long; at most {LONGEST} are kept")]
+    TooLong(usize),
+    #[error("is nested {0} deep; at most {DEEPEST} levels are kept")]
+    TooDeep(usize),
+    #[error("holds a NUL character (\\u0000), which Postgres cannot keep; leave it out")]
+    Nul,
+}
+
+impl Payload {
+    pub fn parse(text: String) -> Result<Self, Error> {
+        if text.len() > LONGEST {
+            return Err(Error::TooLong(text.len()));
+        }
+        // Before the parser, whose own recursion limit would answer with a vaguer sentence.
+        scan(&text)?;
+        serde_json::from_str::<&RawValue>(&text).map_err(|error| Error::NotJson(error.to_string()))?;
+        Ok(Self(text))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it says nothing: the wake leaves it out then.
+    pub fn is_empty(&self) -> bool {
+        let inner = self.0.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        inner.is_some_and(|inner| inner.trim().is_empty())
+    }
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self("{}".to_owned())
+    }
+}
+
+/// Depth and NULs, by one pass that knows strings from structure.
+fn scan(text: &str) -> Result<(), Error> {
+    let (mut depth, mut deepest) = (0usize, 0);
+    let mut bytes = text.bytes().enumerate();
+    let mut in_string = false;
+    while let Some((at, byte)) = bytes.next() {
+        match (in_string, byte) {
+            (_, 0) => return Err(Error::Nul),
+            (true, b'\\') => {
+                if text[at + 1..].starts_with("u0000") {
+                    return Err(Error::Nul);
+                }
+                bytes.next(); // what is escaped can neither end the string nor escape again
+            }
+            (true, b'"') => in_string = false,
+            (false, b'"') => in_string = true,
+            (false, b'{' | b'[') => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            (false, b'}' | b']') => depth = depth.saturating_sub(1),
+            (true | false, _) => {}
+        }
+    }
+    if deepest > DEEPEST { Err(Error::TooDeep(deepest)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Payload, Error> {
+        Payload::parse(text.to_owned())
+    }
+
+    #[test]
+    fn a_payload_keeps_its_spelling() {
+        let text = "{\"b\": 1e2,\t\"a\":1.0, \"big\":12345678901234567890, \"s\":\"\\u00e9\\\\u0000 \u{1f600}\"}";
+        assert_eq!(parse(text).unwrap().as_str(), text);
+        assert_eq!(parse("null").unwrap().as_str(), "null");
+    }
+
+    #[test]
+    fn only_an_empty_object_is_empty() {
+        assert!(Payload::default().is_empty());
+        assert!(parse(" { \n } ").unwrap().is_empty());
+        for text in ["[]", "null", "0", "\"{}\"", "{\"a\":{}}"] {
+            assert!(!parse(text).unwrap().is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_too_deep_or_holds_a_nul_is_refused() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse(&nested(64)).is_ok());
+        assert_eq!(parse(&nested(65)), Err(Error::TooDeep(65)));
+        assert_eq!(parse(&nested(100_000)), Err(Error::TooDeep(100_000)));
+        assert!(parse(&format!("\"{}\"", "[".repeat(100))).is_ok(), "brackets in a string are no nesting");
+        assert_eq!(parse(r#"{"a":"\u0000"}"#), Err(Error::Nul));
+        assert_eq!(parse("\"\0\""), Err(Error::Nul));
+        assert!(matches!(parse("{\"a\":}"), Err(Error::NotJson(_))));
+        assert!(matches!(parse("\"\\"), Err(Error::NotJson(_))));
+        assert!(matches!(parse(""), Err(Error::NotJson(_))));
+    }
+}

@@ -1,0 +1,18 @@
+//! Chronos wakes agents on time. An alarm goes in as YAML or over HTTP; at its instant a wake goes out to the agents'
+//! router, at least once. Postgres is the only truth: the alarm's row *is* the timer.
+//!
+//! ```text
+//! YAML ── controller ──┐                      ┌── attempts (history)
+//!                      ├── store: alarms ─────┤
+//! HTTP ── http ────────┘        ▲             └── dispatch ── router (POST /internal/wake)
+//!                               └── status mirrored back to the Alarm by the controller
+//! ```
+//!
+//! `controller`, `dispatch` and `http` never import each other: they meet in Postgres. `domain` decides and imports none of
+//! them. `run` alone knows everybody.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`domain`] | what decides, pure: schedules, the transition function, the ladder, DIDs and tokens |
+
+pub mod domain;

@@ -14,5 +14,11 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`domain`] | what decides, pure: schedules, the transition function, the ladder, DIDs and tokens |
+//! | [`store`] | the only SQL |
+//! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs and probes |
 
+pub mod clock;
+pub mod config;
 pub mod domain;
+pub mod store;
+pub mod telemetry;

@@ -1,0 +1,581 @@
+//! Configuration: one struct per concern, read from the environment, checked as a whole at start.
+//!
+//! Every setting is an environment variable; those that are no secret are flags of the same name as well
+//! (`CHRONOS_TICK_MS` ↔ `--tick-ms`), which win; any may come from a file (`CHRONOS_TOKEN_FILE`). [`SETTINGS`] lists
+//! them all. A wrong one stops the process with every problem at once, each with the variable's name, what is wrong and
+//! what would be right.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+    time::Duration,
+};
+
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+
+use crate::domain::{access::Keyring, alarm::MAX_FAILURES_CAP, ladder::Ladder};
+
+/// One environment variable.
+pub struct Setting {
+    pub name: &'static str,
+    pub default: Option<&'static str>,
+    /// A secret has no flag: command lines are visible to everybody on the machine.
+    pub secret: bool,
+    pub help: &'static str,
+}
+
+const fn plain(name: &'static str, default: Option<&'static str>, help: &'static str) -> Setting {
+    Setting { name, default, secret: false, help }
+}
+
+const fn secret(name: &'static str, help: &'static str) -> Setting {
+    Setting { name, default: None, secret: true, help }
+}
+
+/// Every setting, in the order in which `chronosd run --help` shows them.
+pub const SETTINGS: &[Setting] = &[
+    plain("CHRONOS_ROLES", Some("controller,dispatch,api"), "What this process does"),
+    secret("CHRONOS_POSTGRES_URI", "The database: postgres://user:password@host:5432/name"),
+    plain(
+        "CHRONOS_ALLOW_UNSAFE_POSTGRES",
+        Some("false"),
+        "Accept a database that may lose committed rows in a crash (tests only)",
+    ),
+    plain("CHRONOS_BIND", Some("127.0.0.1"), "Address to listen on; 0.0.0.0 inside a container"),
+    plain("CHRONOS_PORT", Some("9096"), "Port of the HTTP facade; 0 takes a free one"),
+    plain("CHRONOS_METRICS_PORT", Some("9097"), "Port of the probes; 0 takes a free one"),
+    secret(
+        "CHRONOS_TOKEN",
+        "Bearer that every caller of the facade presents; several, comma separated, during a rotation",
+    ),
+    secret(
+        "CHRONOS_AGENT_AUTH_SECRET",
+        "Signs principal tokens; several, comma separated, during a rotation: the first signs",
+    ),
+    plain(
+        "CHRONOS_ENROLMENT",
+        Some("registered"),
+        "Which agents may sign in: registered, or open (any well-formed DID; only with CHRONOS_DEV=true)",
+    ),
+    plain("CHRONOS_DEV", Some("false"), "Allow what is fit for a developer's machine only"),
+    plain("CHRONOS_ROUTER_WAKE_URL", Some("http://127.0.0.1:8088/internal/wake"), "Where wakes go"),
+    secret("CHRONOS_WAKE_TOKEN", "Bearer that the router expects"),
+    plain("CHRONOS_WAKE_TIMEOUT_SECONDS", Some("60"), "Deadline of one delivery; a cold agent takes 30 to 45 s"),
+    plain("CHRONOS_TICK_MS", Some("1000"), "Heartbeat: how often to look for due alarms when nothing hints at one"),
+    plain("CHRONOS_LEASE_SECONDS", Some("120"), "How long a claim holds before another dispatcher may take the alarm"),
+    plain("CHRONOS_BATCH", Some("500"), "Most alarms one claim takes"),
+    plain("CHRONOS_CONCURRENCY", Some("512"), "Deliveries in flight at once"),
+    plain(
+        "CHRONOS_SHUTDOWN_SECONDS",
+        None,
+        "How long a stop waits for deliveries in flight; default: the wake timeout + 5",
+    ),
+    plain("CHRONOS_MAX_FAILURES", Some("5"), "Retries of an alarm that does not say otherwise"),
+    plain("CHRONOS_RETRY_BASE_MS", Some("30000"), "First rung of the retry ladder"),
+    plain("CHRONOS_RETRY_CAP_MS", Some("900000"), "Longest wait between two attempts"),
+    plain("CHRONOS_RETRY_JITTER", Some("0.1"), "Share by which a rung after the first varies"),
+    plain("CHRONOS_API_POOL", Some("10"), "Database connections of the facade"),
+    plain("CHRONOS_DISPATCH_POOL", Some("10"), "Database connections of the dispatcher"),
+    plain("CHRONOS_WATCH_NAMESPACES", Some(""), "Namespaces the controller watches, comma separated; empty: all"),
+    plain("CHRONOS_LOG", Some("info"), "Log filter, e.g. info,chronos::dispatch=debug"),
+];
+
+impl Setting {
+    /// `CHRONOS_TICK_MS` → `tick-ms`.
+    pub fn flag(&self) -> String {
+        self.name.trim_start_matches("CHRONOS_").to_ascii_lowercase().replace('_', "-")
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    pub controller: bool,
+    pub dispatch: bool,
+    pub api: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub roles: Roles,
+    pub database: Database,
+    pub listen: Listen,
+    pub api: Option<Api>,
+    pub dispatch: Option<Dispatch>,
+    pub controller: Controller,
+    /// Retries of an alarm that does not say otherwise, whichever door it came through.
+    pub max_failures: u32,
+    /// How long a stop waits for what is in flight.
+    pub shutdown: Duration,
+    /// What works but should not stay so; logged at start.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Database {
+    pub uri: SecretString,
+    pub allow_unsafe: bool,
+    pub api_pool: u32,
+    pub dispatch_pool: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub bind: IpAddr,
+    pub port: u16,
+    pub metrics_port: u16,
+}
+
+/// The facade.
+#[derive(Clone)]
+pub struct Api {
+    pub tokens: Vec<SecretString>,
+    pub keyring: Keyring,
+}
+
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    pub wake_url: Url,
+    pub wake_token: SecretString,
+    pub wake_timeout: Duration,
+    pub tick: Duration,
+    pub lease: Duration,
+    pub batch: usize,
+    pub concurrency: usize,
+    pub ladder: Ladder,
+}
+
+#[derive(Clone, Debug)]
+pub struct Controller {
+    /// Empty: all.
+    pub namespaces: Vec<String>,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").finish_non_exhaustive()
+    }
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<String>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration cannot be used:")?;
+        self.0.iter().try_for_each(|problem| write!(f, "\n  - {problem}"))
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// Settings as given, before anybody looked at them: flags, then the environment, then files.
+#[derive(Default)]
+pub struct Given {
+    values: BTreeMap<&'static str, String>,
+    problems: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Given {
+    /// `flags` win over `environment`; `NAME_FILE` names a file that holds the value.
+    pub fn collect(flags: &BTreeMap<&'static str, String>, environment: impl Fn(&str) -> Option<String>) -> Self {
+        let mut given = Self::default();
+        for setting in SETTINGS {
+            let file = format!("{}_FILE", setting.name);
+            let value = match (flags.get(setting.name), environment(setting.name), environment(&file)) {
+                (Some(flag), _, _) => Some(flag.clone()),
+                (None, Some(_), Some(_)) => {
+                    given.problems.push(format!("{} and {file} are both set; set one of them", setting.name));
+                    None
+                }
+                (None, Some(value), None) => Some(value),
+                (None, None, Some(path)) => match std::fs::read_to_string(&path) {
+                    // The newline an editor or `echo` leaves at the end is nobody's secret.
+                    Ok(text) => Some(text.trim_end_matches(['\n', '\r']).to_owned()),
+                    Err(error) => {
+                        given.problems.push(format!("{file} names {path}, which cannot be read: {error}"));
+                        None
+                    }
+                },
+                (None, None, None) => None,
+            };
+            if let Some(value) = value {
+                given.values.insert(setting.name, value);
+            }
+        }
+        given
+    }
+
+    /// Fills in what was left open: `chronosd dev` brings its own defaults.
+    pub fn or(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.values.entry(name).or_insert_with(|| value.into());
+        self
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    pub fn log_filter(&self) -> &str {
+        self.values.get("CHRONOS_LOG").map_or("info", String::as_str)
+    }
+
+    /// The database alone: all that `chronosd migrate` needs.
+    pub fn database(mut self) -> Result<Database, Problems> {
+        let database = self.read_database();
+        if self.problems.is_empty() { Ok(database) } else { Err(Problems(self.problems)) }
+    }
+
+    /// Everything that `chronosd run` needs.
+    pub fn check(mut self) -> Result<Config, Problems> {
+        let roles = self.roles();
+        let database = self.read_database();
+        let listen = Listen {
+            bind: self.parse(
+                "CHRONOS_BIND",
+                "an IP address such as 127.0.0.1 or 0.0.0.0",
+                IpAddr::V4(Ipv4Addr::LOCALHOST),
+            ),
+            port: self.parse("CHRONOS_PORT", "a port between 0 and 65535", 0),
+            metrics_port: self.parse("CHRONOS_METRICS_PORT", "a port between 0 and 65535", 0),
+        };
+        let wake_timeout = self.seconds("CHRONOS_WAKE_TIMEOUT_SECONDS");
+        let shutdown = match self.text("CHRONOS_SHUTDOWN_SECONDS") {
+            Some(_) => self.seconds("CHRONOS_SHUTDOWN_SECONDS"),
+            None => wake_timeout + SHUTDOWN_MARGIN,
+        };
+        let max_failures = self.number("CHRONOS_MAX_FAILURES", 0..=MAX_FAILURES_CAP.unsigned_abs());
+        let api = roles.api.then(|| self.api());
+        let dispatch = roles.dispatch.then(|| self.dispatch(wake_timeout));
+        let controller = Controller { namespaces: self.list("CHRONOS_WATCH_NAMESPACES") };
+        if !self.problems.is_empty() {
+            return Err(Problems(self.problems));
+        }
+        Ok(Config {
+            roles,
+            database,
+            listen,
+            api: api.flatten(),
+            dispatch,
+            controller,
+            max_failures: u32::try_from(max_failures).expect("at most MAX_FAILURES_CAP"),
+            shutdown,
+            warnings: self.warnings,
+        })
+    }
+
+    fn roles(&mut self) -> Roles {
+        let names = self.list("CHRONOS_ROLES");
+        let mut roles = Roles { controller: false, dispatch: false, api: false };
+        for name in &names {
+            match name.as_str() {
+                "controller" => roles.controller = true,
+                "dispatch" => roles.dispatch = true,
+                "api" => roles.api = true,
+                other => {
+                    self.problem("CHRONOS_ROLES", &format!("has {other:?}; roles are controller, dispatch and api"));
+                }
+            }
+        }
+        if names.is_empty() {
+            self.problem("CHRONOS_ROLES", "is empty; give at least one of controller, dispatch and api");
+        }
+        roles
+    }
+
+    fn read_database(&mut self) -> Database {
+        let uri = self.required("CHRONOS_POSTGRES_URI", "set it to postgres://user:password@host:5432/name");
+        if !uri.is_empty() && !uri.starts_with("postgres://") && !uri.starts_with("postgresql://") {
+            // The value itself is not shown: it holds a password.
+            self.problem(
+                "CHRONOS_POSTGRES_URI",
+                "does not begin with postgres://; set it to postgres://user:password@host:5432/name",
+            );
+        }
+        Database {
+            uri: SecretString::from(uri),
+            allow_unsafe: self.flag("CHRONOS_ALLOW_UNSAFE_POSTGRES"),
+            api_pool: self.count("CHRONOS_API_POOL", 1000),
+            dispatch_pool: self.count("CHRONOS_DISPATCH_POOL", 1000),
+        }
+    }
+
+    fn api(&mut self) -> Option<Api> {
+        let tokens = self.secrets("CHRONOS_TOKEN");
+        let secrets = self.secrets("CHRONOS_AGENT_AUTH_SECRET");
+        let dev = self.flag("CHRONOS_DEV");
+        match (self.text("CHRONOS_ENROLMENT").unwrap_or_default().as_str(), dev) {
+            ("open", true) => {}
+            ("open", false) => self.problem(
+                "CHRONOS_ENROLMENT",
+                "is open, which lets any key speak for any user; it needs CHRONOS_DEV=true and a machine of your own",
+            ),
+            ("registered", _) => self.problem(
+                "CHRONOS_ENROLMENT",
+                "is registered, which this version cannot serve yet; on a developer's machine set it to open together with \
+                 CHRONOS_DEV=true, elsewhere leave the api role out (--roles controller,dispatch)",
+            ),
+            (other, _) => self.problem("CHRONOS_ENROLMENT", &format!("is {other:?}; it is registered or open")),
+        }
+        let keyring = Keyring::new(secrets.iter().map(ExposeSecret::expose_secret))?;
+        Some(Api { tokens, keyring })
+    }
+
+    fn dispatch(&mut self, wake_timeout: Duration) -> Dispatch {
+        let wake_url = self.url("CHRONOS_ROUTER_WAKE_URL");
+        let lease = self.seconds("CHRONOS_LEASE_SECONDS");
+        if lease < wake_timeout + LEASE_MARGIN {
+            let problem = format!(
+                "is {} s, shorter than CHRONOS_WAKE_TIMEOUT_SECONDS ({} s) + {} s: a claim would end while its wake is \
+                 still under way; make the lease longer or the timeout shorter",
+                lease.as_secs(),
+                wake_timeout.as_secs(),
+                LEASE_MARGIN.as_secs()
+            );
+            self.problem("CHRONOS_LEASE_SECONDS", &problem);
+        }
+        let (base, cap) = (self.milliseconds("CHRONOS_RETRY_BASE_MS"), self.milliseconds("CHRONOS_RETRY_CAP_MS"));
+        if base > cap {
+            self.problem(
+                "CHRONOS_RETRY_BASE_MS",
+                "is longer than CHRONOS_RETRY_CAP_MS; the first rung cannot pass the cap",
+            );
+        }
+        let jitter: f64 = self.parse("CHRONOS_RETRY_JITTER", "a share between 0 and 0.5", 0.0);
+        if !(0.0..=0.5).contains(&jitter) {
+            self.problem("CHRONOS_RETRY_JITTER", "is not between 0 and 0.5");
+        }
+        let wake_token = self.required("CHRONOS_WAKE_TOKEN", "set it to the bearer that the router expects");
+        self.warn_if_short("CHRONOS_WAKE_TOKEN", &wake_token);
+        Dispatch {
+            wake_url,
+            wake_token: SecretString::from(wake_token),
+            wake_timeout,
+            tick: self.milliseconds("CHRONOS_TICK_MS"),
+            lease,
+            batch: self.count("CHRONOS_BATCH", 10_000) as usize,
+            concurrency: self.count("CHRONOS_CONCURRENCY", 100_000) as usize,
+            ladder: Ladder { base, cap, jitter },
+        }
+    }
+
+    // ---- one value of one kind; a problem is noted and something harmless returned ----
+
+    fn text(&self, name: &'static str) -> Option<String> {
+        let default = SETTINGS.iter().find(|setting| setting.name == name).and_then(|setting| setting.default);
+        self.values.get(name).cloned().or(default.map(str::to_owned))
+    }
+
+    fn problem(&mut self, name: &str, problem: &str) {
+        self.problems.push(format!("{name} {problem}"));
+    }
+
+    fn required(&mut self, name: &'static str, remedy: &str) -> String {
+        let value = self.text(name).unwrap_or_default();
+        if value.is_empty() {
+            self.problem(name, &format!("is not set; {remedy}"));
+        }
+        value
+    }
+
+    fn parse<T: FromStr>(&mut self, name: &'static str, expected: &str, harmless: T) -> T {
+        let text = self.text(name).unwrap_or_default();
+        text.parse().unwrap_or_else(|_| {
+            self.problem(name, &format!("is {text:?}; expected {expected}"));
+            harmless
+        })
+    }
+
+    fn number(&mut self, name: &'static str, range: std::ops::RangeInclusive<u64>) -> u64 {
+        let expected = format!("a whole number between {} and {}", range.start(), range.end());
+        let text = self.text(name).unwrap_or_default();
+        match text.parse() {
+            Ok(number) if range.contains(&number) => number,
+            Ok(_) | Err(_) => {
+                self.problem(name, &format!("is {text:?}; expected {expected}"));
+                *range.start()
+            }
+        }
+    }
+
+    fn count(&mut self, name: &'static str, most: u32) -> u32 {
+        u32::try_from(self.number(name, 1..=u64::from(most))).expect("the range ends inside u32")
+    }
+
+    fn seconds(&mut self, name: &'static str) -> Duration {
+        Duration::from_secs(self.number(name, 1..=86_400))
+    }
+
+    fn milliseconds(&mut self, name: &'static str) -> Duration {
+        Duration::from_millis(self.number(name, 1..=86_400_000))
+    }
+
+    fn flag(&mut self, name: &'static str) -> bool {
+        self.parse(name, "true or false", false)
+    }
+
+    fn list(&self, name: &'static str) -> Vec<String> {
+        let text = self.text(name).unwrap_or_default();
+        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// A comma-separated list of secrets. An empty entry would accept an empty bearer: it stops the process.
+    fn secrets(&mut self, name: &'static str) -> Vec<SecretString> {
+        let text = self.required(name, "set it to a long random text; several, comma separated, during a rotation");
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        if !text.is_empty() && parts.iter().any(|part| part.is_empty()) {
+            self.problem(name, "has an empty entry in its list; remove the stray comma");
+        }
+        for part in &parts {
+            self.warn_if_short(name, part);
+        }
+        parts.into_iter().filter(|part| !part.is_empty()).map(SecretString::from).collect()
+    }
+
+    fn warn_if_short(&mut self, name: &str, secret: &str) {
+        if (1..SHORTEST_GOOD_SECRET).contains(&secret.len()) {
+            self.warnings
+                .push(format!("{name} has under {SHORTEST_GOOD_SECRET} bytes and can be guessed; use a longer one"));
+        }
+    }
+
+    fn url(&mut self, name: &'static str) -> Url {
+        let text = self.text(name).unwrap_or_default();
+        match Url::parse(&text) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
+            Ok(_) | Err(_) => {
+                self.problem(
+                    name,
+                    &format!("is {text:?}; expected an address such as http://router.agents.svc:8088/internal/wake"),
+                );
+                Url::parse("http://127.0.0.1/").expect("a fixed address parses")
+            }
+        }
+    }
+}
+
+/// A claim must outlive its wake by the time one settle takes.
+const LEASE_MARGIN: Duration = Duration::from_secs(2);
+/// After the last wake's deadline there is still its settle to write.
+const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
+/// 16 bytes are 128 bits when random: beyond guessing.
+const SHORTEST_GOOD_SECRET: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(pairs: &[(&str, &str)]) -> Given {
+        let pairs: BTreeMap<String, String> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Given::collect(&BTreeMap::new(), |name| pairs.get(name).cloned())
+    }
+
+    fn working() -> Vec<(&'static str, &'static str)> {
+        vec![
+            ("CHRONOS_POSTGRES_URI", "postgres://localhost/chronos"),
+            ("CHRONOS_TOKEN", "transport-token-of-32-characters"),
+            ("CHRONOS_AGENT_AUTH_SECRET", "auth-secret-of-at-least-32-chars"),
+            ("CHRONOS_WAKE_TOKEN", "wake-token-of-at-least-32-chars-"),
+            ("CHRONOS_ENROLMENT", "open"),
+            ("CHRONOS_DEV", "true"),
+        ]
+    }
+
+    fn with(name: &'static str, value: &'static str) -> Result<Config, Problems> {
+        let mut pairs = working();
+        pairs.retain(|(given, _)| *given != name);
+        pairs.push((name, value));
+        given(&pairs).check()
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_documents() {
+        let config = given(&working()).check().unwrap();
+        let dispatch = config.dispatch.unwrap();
+        assert_eq!(config.roles, Roles { controller: true, dispatch: true, api: true });
+        assert_eq!((config.listen.port, config.listen.metrics_port), (9096, 9097));
+        assert_eq!(dispatch.tick, Duration::from_secs(1));
+        assert_eq!((dispatch.lease, dispatch.wake_timeout), (Duration::from_secs(120), Duration::from_secs(60)));
+        assert_eq!((dispatch.batch, dispatch.concurrency), (500, 512));
+        assert_eq!(config.max_failures, 5);
+        assert_eq!(config.shutdown, Duration::from_secs(65));
+        assert_eq!(config.warnings, Vec::<String>::new());
+    }
+
+    #[test]
+    fn everything_wrong_is_told_at_once_by_name() {
+        let Problems(problems) = given(&[("CHRONOS_PORT", "http"), ("CHRONOS_BATCH", "0")]).check().unwrap_err();
+        let named: Vec<&str> = problems.iter().map(|problem| problem.split(' ').next().unwrap()).collect();
+        assert_eq!(
+            named,
+            [
+                "CHRONOS_POSTGRES_URI",
+                "CHRONOS_PORT",
+                "CHRONOS_TOKEN",
+                "CHRONOS_AGENT_AUTH_SECRET",
+                "CHRONOS_ENROLMENT",
+                "CHRONOS_WAKE_TOKEN",
+                "CHRONOS_BATCH"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_lease_that_cannot_hold_the_wake_timeout_names_both_variables() {
+        let Problems(problems) = with("CHRONOS_LEASE_SECONDS", "61").unwrap_err();
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].contains("CHRONOS_LEASE_SECONDS") && problems[0].contains("CHRONOS_WAKE_TIMEOUT_SECONDS"));
+        assert!(with("CHRONOS_LEASE_SECONDS", "62").is_ok());
+    }
+
+    #[test]
+    fn open_enrolment_is_for_developers_machines() {
+        assert!(with("CHRONOS_DEV", "false").unwrap_err().0[0].starts_with("CHRONOS_ENROLMENT is open"));
+        assert!(with("CHRONOS_ENROLMENT", "sometimes").unwrap_err().0[0].contains("registered or open"));
+    }
+
+    #[test]
+    fn an_empty_entry_in_a_list_of_secrets_stops_the_process() {
+        let Problems(problems) = with("CHRONOS_TOKEN", "transport-token-of-32-characters,").unwrap_err();
+        assert_eq!(problems, ["CHRONOS_TOKEN has an empty entry in its list; remove the stray comma"]);
+    }
+
+    #[test]
+    fn a_short_secret_works_with_a_warning_and_is_not_printed() {
+        let config = with("CHRONOS_WAKE_TOKEN", "hunter2").unwrap();
+        assert!(config.warnings[0].starts_with("CHRONOS_WAKE_TOKEN"));
+        assert!(!format!("{config:?} {:?}", config.warnings).contains("hunter2"));
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment() {
+        let flags = BTreeMap::from([("CHRONOS_TICK_MS", "250".to_owned())]);
+        let pairs: BTreeMap<&str, &str> = working().into_iter().chain([("CHRONOS_TICK_MS", "9")]).collect();
+        let given = Given::collect(&flags, |name| pairs.get(name).map(|value| (*value).to_owned()));
+        assert_eq!(given.check().unwrap().dispatch.unwrap().tick, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn a_value_may_come_from_a_file_but_not_from_two_places() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "250\n").unwrap();
+        let path = file.path().to_str().unwrap().to_owned();
+        let from = |also: Option<&str>| {
+            let mut pairs: BTreeMap<String, String> =
+                working().into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            pairs.insert("CHRONOS_TICK_MS_FILE".to_owned(), path.clone());
+            also.map(|value| pairs.insert("CHRONOS_TICK_MS".to_owned(), value.to_owned()));
+            Given::collect(&BTreeMap::new(), |name| pairs.get(name).cloned()).check()
+        };
+        assert_eq!(from(None).unwrap().dispatch.unwrap().tick, Duration::from_millis(250));
+        assert!(from(Some("9")).unwrap_err().0[0].contains("both set"));
+    }
+}

@@ -1,0 +1,20 @@
+-- Due, oldest first, stamped with a fresh token. $1 worker, $2 most, $3 lease in seconds.
+-- Postgres' now() alone decides what is due.
+WITH due AS (
+    SELECT id
+    FROM alarms
+    WHERE status = 'active'
+      AND next_fire_at <= now()
+      AND (claimed_at IS NULL OR claimed_at < now() - make_interval(secs => $3))
+    ORDER BY next_fire_at
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE alarms
+SET claimed_at = now(), claim_token = gen_random_uuid(), claimed_by = $1, claims = claims + 1
+FROM due
+WHERE alarms.id = due.id
+RETURNING
+    alarms.id, claim_token, schedule_epoch, claimed_at, owner_did, user_id, label, kind, fire_at, cron_expr, timezone,
+    starts_at, ends_at, created_at, conversation_id, wake_message, payload::text AS payload, correlation_id,
+    scheduled_for, failure_count, max_failures, occurrence_missed

@@ -1,0 +1,33 @@
+//! What operators see: log lines and probes.
+
+pub mod probes;
+
+use std::io::IsTerminal;
+
+use anyhow::Context;
+use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// Logs go to stderr: for people when it is a terminal, as JSON otherwise.
+pub fn init(filter: &str) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(filter).with_context(|| {
+        format!("CHRONOS_LOG is {filter:?}; expected a filter such as info or info,chronos::dispatch=debug")
+    })?;
+    let registry = tracing_subscriber::registry().with(filter);
+    if std::io::stderr().is_terminal() {
+        registry.with(fmt::layer().with_writer(std::io::stderr)).init();
+    } else {
+        registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).init();
+    }
+    Ok(())
+}
+
+/// An error with all its causes, for the one line that logs it.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -15,10 +15,14 @@
 //! |---|---|
 //! | [`domain`] | what decides, pure: schedules, the transition function, the ladder, DIDs and tokens |
 //! | [`store`] | the only SQL |
+//! | [`dispatch`] | store → router: claim, deliver, settle |
+//! | [`router`] | client of the downstream router |
 //! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs and probes |
 
 pub mod clock;
 pub mod config;
+pub mod dispatch;
 pub mod domain;
+pub mod router;
 pub mod store;
 pub mod telemetry;

@@ -1,0 +1,93 @@
+//! Client of the downstream router: one wake out, one [`Answer`] back.
+//!
+//! [`wire`] builds the request, [`answer`] reads the response; both are pure. This file does the talking. Redirects are
+//! not followed and no proxy is taken from the environment: the bearer goes to the configured address and nowhere else.
+
+mod answer;
+mod wire;
+
+use std::time::Duration;
+
+use reqwest::{
+    Client,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue},
+};
+use secrecy::{ExposeSecret, SecretString};
+use thiserror::Error;
+use url::Url;
+
+use crate::domain::{occurrence::Answer, wake::Wake};
+
+/// As much of an answer as is read. More is not waited for: the status has said everything, the text is for people.
+const MOST_READ: usize = 64 * 1024;
+
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("building the client of the router")]
+    Client(#[source] reqwest::Error),
+    #[error("CHRONOS_WAKE_TOKEN cannot stand in a header: only visible ASCII characters can")]
+    Token,
+}
+
+#[derive(Clone, Debug)]
+pub struct Router {
+    client: Client,
+    url: Url,
+    bearer: HeaderValue,
+    timeout: Duration,
+}
+
+impl Router {
+    pub fn new(url: Url, token: &SecretString, timeout: Duration) -> Result<Self, Error> {
+        let client = Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .user_agent(concat!("chronos/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(Error::Client)?;
+        let mut bearer =
+            HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| Error::Token)?;
+        bearer.set_sensitive(true);
+        Ok(Self { client, url, bearer, timeout })
+    }
+
+    /// Delivers one wake. Whatever goes wrong is an answer too: the ladder decides, not the caller.
+    pub async fn wake(&self, wake: &Wake) -> Answer {
+        // One deadline over connect, headers and body.
+        match tokio::time::timeout(self.timeout, self.exchange(wake)).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => answer::timed_out(self.timeout),
+        }
+    }
+
+    async fn exchange(&self, wake: &Wake) -> Answer {
+        let request = self
+            .client
+            .post(self.url.clone())
+            .header(AUTHORIZATION, self.bearer.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .headers(wire::headers(wake))
+            .body(wire::body(wake));
+        match request.send().await {
+            Err(error) => answer::unreachable(&error),
+            Ok(mut response) => {
+                let status = response.status().as_u16();
+                let retry_after = response.headers().get(reqwest::header::RETRY_AFTER).cloned();
+                let text = read_start(&mut response).await;
+                answer::answer(status, retry_after.as_ref().and_then(|value| value.to_str().ok()), &text)
+            }
+        }
+    }
+}
+
+/// The start of a body. An answer that breaks off has still been given: its status counts.
+async fn read_start(response: &mut reqwest::Response) -> String {
+    let mut bytes = Vec::new();
+    while bytes.len() < MOST_READ {
+        match response.chunk().await {
+            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk[..chunk.len().min(MOST_READ - bytes.len())]),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`domain`] | what decides, pure: schedules, the transition function, the ladder, DIDs and tokens |
 //! | [`store`] | the only SQL |
+//! | [`http`] | the agents' door |
 //! | [`dispatch`] | store → router: claim, deliver, settle |
 //! | [`router`] | client of the downstream router |
 //! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs and probes |
@@ -23,6 +24,7 @@ pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod domain;
+pub mod http;
 pub mod router;
 pub mod store;
 pub mod telemetry;

@@ -1,0 +1,82 @@
+//! How an agent signs in: a challenge, then proof that it holds the key its DID names.
+
+use std::time::Duration;
+
+use axum::{extract::State, response::IntoResponse};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use ed25519_dalek::{Signature, VerifyingKey};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{
+    domain::access::{Did, TOKEN_LIFETIME, challenge_text},
+    http::{
+        Facade,
+        envelope::{Body, Data},
+        problem::Problem,
+    },
+};
+
+const CHALLENGE_LIFETIME: Duration = Duration::from_secs(120);
+/// One agent may have this many challenges open; one more replaces its oldest.
+const MOST_OPEN: i64 = 20;
+const NONCE_BYTES: usize = 24;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChallengeBody {
+    did: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyBody {
+    did: String,
+    public_key: String,
+    nonce: String,
+    signature: String,
+}
+
+/// The answer is alike for known and unknown DIDs: it tells nobody who is enrolled.
+pub async fn challenge(
+    State(facade): State<Facade>,
+    Body(body): Body<ChallengeBody>,
+) -> Result<impl IntoResponse, Problem> {
+    let did = parse_did(&body.did)?;
+    let nonce = URL_SAFE_NO_PAD.encode(rand::random::<[u8; NONCE_BYTES]>());
+    facade.store.open_challenge(&did, &nonce, CHALLENGE_LIFETIME, MOST_OPEN).await?;
+    let message = challenge_text(&did, &nonce);
+    Ok(Data(json!({ "did": did, "nonce": nonce, "message": message, "expires_in": CHALLENGE_LIFETIME.as_secs() })))
+}
+
+pub async fn verify(State(facade): State<Facade>, Body(body): Body<VerifyBody>) -> Result<impl IntoResponse, Problem> {
+    // What is malformed is told before the nonce is consumed: the caller can mend it and try again.
+    let did = parse_did(&body.did)?;
+    let public_key: [u8; 32] = parse_hex("public_key", &body.public_key)?;
+    let signature: [u8; 64] = parse_hex("signature", &body.signature)?;
+    // Everything after this line is one answer, 401, and the nonce is gone whatever it is.
+    let open = facade.store.consume_challenge(&did, &body.nonce).await?;
+    if !(open && proves(&did, &body.nonce, &public_key, &signature)) {
+        return Err(Problem::unauthorized());
+    }
+    let token = facade.auth.keyring.sign(&did, facade.clock.now());
+    Ok(Data(json!({ "token": token, "owner_user_id": did.user_id(), "expires_in": TOKEN_LIFETIME.num_seconds() })))
+}
+
+/// Strict: weak keys and non-canonical signatures, which let one signature pass for several texts, do not count.
+fn proves(did: &Did, nonce: &str, public_key: &[u8; 32], signature: &[u8; 64]) -> bool {
+    let Ok(key) = VerifyingKey::from_bytes(public_key) else { return false };
+    let signed = key.verify_strict(challenge_text(did, nonce).as_bytes(), &Signature::from_bytes(signature));
+    did.names_key(public_key) && signed.is_ok()
+}
+
+fn parse_did(text: &str) -> Result<Did, Problem> {
+    text.parse().map_err(|error| Problem::invalid_field("did", format!("did {error}")))
+}
+
+fn parse_hex<const N: usize>(field: &'static str, text: &str) -> Result<[u8; N], Problem> {
+    let mut bytes = [0u8; N];
+    hex::decode_to_slice(text, &mut bytes).map(|()| bytes).map_err(|_| {
+        Problem::invalid_field(field, format!("{field} is not {} hex digits, the {N} bytes in hex", 2 * N))
+    })
+}

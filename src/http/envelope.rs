@@ -1,0 +1,115 @@
+//! What goes in and out: success inside `{ok, data}`, and bodies that are parsed with an eye on the person who wrote them.
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{FromRequest, Request},
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse, Response},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::problem::Problem;
+
+/// The largest body that is read.
+pub const BODY_CAP: usize = 256 * 1024;
+
+/// `{"ok": true, "data": …}`
+pub struct Data<T>(pub T);
+
+#[derive(Serialize)]
+struct Envelope<T> {
+    ok: bool,
+    data: T,
+}
+
+impl<T: Serialize> IntoResponse for Data<T> {
+    fn into_response(self) -> Response {
+        Json(Envelope { ok: true, data: self.0 }).into_response()
+    }
+}
+
+/// A JSON body. Whatever is wrong with it is told with the field's name.
+pub struct Body<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("").to_owned());
+        // None counts as JSON: curl -d without a header should just work for those who delete its default.
+        if content_type.is_some_and(|value| !is_json(&value)) {
+            return Err(Problem::not_json());
+        }
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+            if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+                Problem::too_large(BODY_CAP)
+            } else {
+                Problem::invalid("the body broke off; send it whole")
+            }
+        })?;
+        parse(&bytes).map(Self)
+    }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut source = serde_json::Deserializer::from_slice(bytes);
+    let parsed = serde_path_to_error::deserialize(&mut source).map_err(|error| {
+        let field = error.path().to_string();
+        let cause = error.into_inner();
+        if field == "." || cause.is_syntax() || cause.is_eof() {
+            Problem::invalid(format!("the body is not what was expected: {cause}"))
+        } else {
+            Problem::invalid_field(&field, format!("{field}: {cause}"))
+        }
+    })?;
+    source.end().map_err(|error| Problem::invalid(format!("the body goes on after its end: {error}")))?;
+    Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::to_bytes, http::StatusCode};
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only parsed")]
+    struct Tea {
+        minutes: Option<i64>,
+    }
+
+    async fn told(body: &str) -> (StatusCode, serde_json::Value) {
+        let response = parse::<Tea>(body.as_bytes()).unwrap_err().into_response();
+        let status = response.status();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_fit_is_told_with_the_fields_name() {
+        let (status, body) = told(r#"{"minutes": "five"}"#).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert_eq!(body["error"]["field"], "minutes");
+        let (_, body) = told(r#"{"sugar": 2}"#).await;
+        assert!(body["error"]["message"].as_str().unwrap().contains("unknown field `sugar`"), "{body}");
+        let (_, body) = told(r#"{"minutes": 1, "minutes": 2}"#).await;
+        assert!(body["error"]["message"].as_str().unwrap().contains("duplicate field `minutes`"), "{body}");
+        let (_, body) = told(r#"{"minutes": 1} x"#).await;
+        assert!(body["error"]["message"].as_str().unwrap().contains("after its end"), "{body}");
+    }
+
+    #[test]
+    fn json_is_known_by_its_content_type() {
+        assert!(is_json("application/json") && is_json("Application/JSON; charset=utf-8"));
+        assert!(is_json("application/merge-patch+json"));
+        assert!(!is_json("text/plain") && !is_json("application/x-www-form-urlencoded"));
+    }
+}

@@ -1,0 +1,103 @@
+//! What a caller is told when something is wrong: always the envelope, one of a few stable codes, which field, and what
+//! would be right.
+
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+use tracing::error;
+
+use crate::{domain::alarm::Invalid, store};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    field: Option<String>,
+    retryable: bool,
+}
+
+impl Problem {
+    const fn new(status: StatusCode, code: &'static str, message: String) -> Self {
+        Self { status, code, message, field: None, retryable: false }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message.into())
+    }
+
+    pub fn invalid_field(field: &str, message: impl Into<String>) -> Self {
+        Self { field: Some(field.to_owned()), ..Self::invalid(message) }
+    }
+
+    /// One text, whichever part was wrong: an answer that tells them apart helps to guess.
+    pub fn unauthorized() -> Self {
+        let message = "the transport bearer (Authorization) or the agent token (X-Chronos-Agent) is missing or does not hold; \
+                       sign in again with /v1/agent/auth/challenge and /v1/agent/auth/verify";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message.to_owned())
+    }
+
+    /// The same to the byte for an unknown id, a malformed one and somebody else's.
+    pub fn no_such_alarm() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", "there is no such alarm of yours".to_owned())
+    }
+
+    pub fn no_such_path() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            "there is no such path; GET / says what this service is".to_owned(),
+        )
+    }
+
+    pub fn wrong_method() -> Self {
+        let message = "this path does not take that method; the Allow header lists those it takes".to_owned();
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request", message)
+    }
+
+    pub fn not_json() -> Self {
+        let message = "the body's Content-Type is not JSON; send application/json".to_owned();
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request", message)
+    }
+
+    pub fn too_large(most: usize) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the body is larger than {most} bytes"))
+    }
+
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", message.into())
+    }
+
+    pub fn internal() -> Self {
+        let message = "something went wrong on our side; nothing was lost, try again".to_owned();
+        Self { retryable: true, ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message) }
+    }
+}
+
+impl From<Vec<Invalid>> for Problem {
+    fn from(invalid: Vec<Invalid>) -> Self {
+        let sentences: Vec<String> = invalid.iter().map(ToString::to_string).collect();
+        let field = invalid.first().map_or("", |first| first.field);
+        Self::invalid_field(field, sentences.join("; "))
+    }
+}
+
+impl From<store::Error> for Problem {
+    fn from(failure: store::Error) -> Self {
+        error!(error = %crate::telemetry::chain(&failure), "a request failed on the database");
+        Self::internal()
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut error = json!({ "code": self.code, "message": self.message, "retryable": self.retryable });
+        if let Some(field) = self.field {
+            error["field"] = json!(field);
+        }
+        (self.status, Json(json!({ "ok": false, "error": error }))).into_response()
+    }
+}

@@ -14,7 +14,9 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`domain`] | what decides, pure: schedules, the transition function, the ladder, DIDs and tokens |
+//! | [`crd`] | the resources as users write them |
 //! | [`store`] | the only SQL |
+//! | [`controller`] | YAML → store, store → status |
 //! | [`http`] | the agents' door |
 //! | [`dispatch`] | store → router: claim, deliver, settle |
 //! | [`router`] | client of the downstream router |
@@ -22,6 +24,8 @@
 
 pub mod clock;
 pub mod config;
+pub mod controller;
+pub mod crd;
 pub mod dispatch;
 pub mod domain;
 pub mod http;

@@ -1,0 +1,73 @@
+//! The row in Postgres becomes what the resource says.
+
+use kube::ResourceExt;
+use sha2::{Digest, Sha256};
+
+use super::{
+    Context, Error,
+    status::Report,
+    validate::{Refused, Valid},
+};
+use crate::{
+    crd::{Alarm, condition::reason},
+    domain::schedule::Schedule,
+    store::resources::{Applied, Desired, Identity},
+};
+
+pub async fn apply(context: &Context, alarm: &Alarm, valid: &Valid) -> Report {
+    let identity = Identity {
+        cluster: context.cluster,
+        uid: valid.uid,
+        namespace: valid.namespace.clone(),
+        name: alarm.name_any(),
+    };
+    let hash = fingerprint(valid);
+    let desired = Desired {
+        identity: &identity,
+        generation: valid.generation,
+        owner: &valid.owner,
+        definition: &valid.definition,
+        hash: &hash,
+        created_at: valid.created_at,
+    };
+    match context.store.apply_resource(&desired).await {
+        Ok(Applied::Stored(stored)) => Report::Stored(stored),
+        Ok(Applied::NeverFires) => Report::Refused(Refused {
+            reason: reason::INVALID_SCHEDULE,
+            message: "spec.cronExpr has no instant ahead, so the alarm would never fire; give one that does".to_owned(),
+        }),
+        Err(error) => Report::DatabaseAway(error),
+    }
+}
+
+/// Before the finalizer lets go.
+pub async fn cancel(context: &Context, alarm: &Alarm) -> Result<(), Error> {
+    let name = alarm.name_any();
+    let uid = alarm.uid().and_then(|uid| uid.parse().ok()).ok_or_else(|| Error::NoIdentity(name.clone()))?;
+    context.store.cancel_resource(context.cluster, uid).await.map_err(|source| Error::Store { name, source })
+}
+
+/// What the row was made from. Length-prefixed, so that no two definitions share one.
+fn fingerprint(valid: &Valid) -> [u8; 32] {
+    let definition = &valid.definition;
+    let (schedule, zone) = match &definition.schedule {
+        Schedule::Once { fire_at } => (fire_at.to_rfc3339(), String::new()),
+        Schedule::Cron(recurrence) => (recurrence.expression().to_owned(), recurrence.zone().name().to_owned()),
+    };
+    let parts = [
+        valid.owner.as_str(),
+        &definition.label,
+        &schedule,
+        &zone,
+        &definition.conversation_id,
+        &definition.wake_message,
+        definition.payload.as_str(),
+        &definition.max_failures.to_string(),
+    ];
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}

@@ -1,0 +1,243 @@
+//! YAML → store, store → status. One reconcile, as a list of steps:
+//!
+//! 1. [`validate`]: is what the resource asks for possible? Pure.
+//! 2. [`apply`]: the row in Postgres becomes what the resource says.
+//! 3. [`status`]: what the row says is mirrored to `.status`, by nobody else.
+//!
+//! A deleted resource is held by a finalizer until its alarm is cancelled. Database changes come as hints ([`feed`]); a
+//! periodic resync finds what hints lost. Nothing here is needed for an alarm to fire: the row does that.
+
+mod apply;
+mod backoff;
+mod feed;
+mod status;
+mod validate;
+
+use std::{
+    sync::Arc,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use futures::{StreamExt, future::try_join_all};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::ListParams,
+    runtime::{
+        Controller as Runtime,
+        controller::{Action, Config},
+        finalizer::{self, Event, finalizer},
+        reflector::ObjectRef,
+        watcher,
+    },
+};
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    clock::Clock,
+    crd::{Agent, Alarm},
+    domain::ids::ClusterId,
+    store::{self, Store},
+    telemetry::chain,
+};
+
+/// The name users see in `metadata.finalizers`.
+const FINALIZER: &str = "chronos.dev/cancel-alarm";
+/// How often every resource is looked at without a hint.
+const RESYNC: Duration = Duration::from_secs(300);
+/// Between two looks for CRDs that are not installed yet.
+const CRD_PAUSE: Duration = Duration::from_secs(2);
+/// Resources reconciled at once: more would only queue for database connections.
+const CONCURRENCY: u16 = 8;
+
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("reading the cluster's id (the uid of namespace kube-system)")]
+    ClusterId(#[source] kube::Error),
+    #[error("namespace kube-system has no uid")]
+    NoClusterId,
+    #[error("reading the Agents of namespace {namespace}")]
+    Agents {
+        namespace: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("writing the status of Alarm {name}")]
+    Status {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("storing Alarm {name}")]
+    Store {
+        name: String,
+        #[source]
+        source: store::Error,
+    },
+    #[error("Alarm {0} has no uid, namespace or creation time, which every object of an API server has")]
+    NoIdentity(String),
+    #[error("the finalizer of an Alarm")]
+    Finalizer(#[source] Box<finalizer::Error<Error>>),
+}
+
+/// What every reconcile works with.
+pub struct Context {
+    client: Client,
+    store: Store,
+    clock: Arc<dyn Clock>,
+    cluster: ClusterId,
+    max_failures: u32,
+    backoff: backoff::Backoff,
+}
+
+pub struct Controller {
+    pub client: Client,
+    pub store: Store,
+    pub clock: Arc<dyn Clock>,
+    /// Empty: all.
+    pub namespaces: Vec<String>,
+    pub max_failures: u32,
+    /// Set once the resources can be listed.
+    pub ready: Arc<AtomicBool>,
+}
+
+impl Controller {
+    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+        let cluster = cluster_id(&self.client).await?;
+        let scopes: Vec<Option<String>> =
+            if self.namespaces.is_empty() { vec![None] } else { self.namespaces.into_iter().map(Some).collect() };
+        for scope in &scopes {
+            tokio::select! {
+                () = crds_served(&self.client, scope.as_deref()) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+        self.ready.store(true, Ordering::Relaxed);
+        let context = Arc::new(Context {
+            client: self.client,
+            store: self.store,
+            clock: self.clock,
+            cluster,
+            max_failures: self.max_failures,
+            backoff: backoff::Backoff::default(),
+        });
+        try_join_all(scopes.into_iter().map(|scope| watch(Arc::clone(&context), scope, stop.clone()))).await?;
+        Ok(())
+    }
+}
+
+/// One watch over one namespace, or over all.
+async fn watch(context: Arc<Context>, scope: Option<String>, stop: CancellationToken) -> Result<(), Error> {
+    let alarms: Api<Alarm> = scoped(&context.client, scope.as_deref());
+    let agents: Api<Agent> = scoped(&context.client, scope.as_deref());
+    let (hints, heard) = feed::channel();
+    let listen = feed::listen(&context.store, context.cluster, scope, hints);
+    // One reconcile settles bursts of edits: the debounce waits for the last of them.
+    let runtime = Runtime::new(alarms, watcher::Config::default().any_semantic());
+    let known = runtime.store();
+    let reconciles = runtime
+        .with_config(Config::default().concurrency(CONCURRENCY))
+        .watches(agents, watcher::Config::default(), move |agent: Agent| {
+            // An Agent that comes or goes decides about every Alarm of its DID in its namespace.
+            let concerned =
+                move |alarm: &Arc<Alarm>| alarm.namespace() == agent.namespace() && alarm.spec.owner == agent.spec.did;
+            known.state().into_iter().filter(concerned).map(|alarm| ObjectRef::from_obj(&*alarm)).collect::<Vec<_>>()
+        })
+        .reconcile_on(heard)
+        .graceful_shutdown_on(stop.clone().cancelled_owned())
+        .run(reconcile, error_policy, Arc::clone(&context))
+        .for_each(|result| async {
+            if let Err(error) = result {
+                // error_policy has logged what went wrong with an object; this is the watch's own trouble.
+                tracing::debug!(error = %chain(&error), "reconciling");
+            }
+        });
+    tokio::select! {
+        () = reconciles => Ok(()),
+        () = listen => unreachable!("the feed listens until it is dropped"),
+    }
+}
+
+async fn reconcile(alarm: Arc<Alarm>, context: Arc<Context>) -> Result<Action, Error> {
+    let api: Api<Alarm> = Api::namespaced(context.client.clone(), &alarm.namespace().unwrap_or_default());
+    let reference = ObjectRef::from_obj(&*alarm);
+    let done = finalizer(&api, FINALIZER, alarm, |event| async {
+        match event {
+            Event::Apply(alarm) => bring_about(&api, &alarm, &context).await,
+            Event::Cleanup(alarm) => apply::cancel(&context, &alarm).await.map(|()| Action::await_change()),
+        }
+    })
+    .await;
+    match done {
+        Ok(action) => {
+            context.backoff.forget(&reference);
+            Ok(action)
+        }
+        Err(error) => Err(Error::Finalizer(Box::new(error))),
+    }
+}
+
+/// The steps.
+async fn bring_about(api: &Api<Alarm>, alarm: &Alarm, context: &Context) -> Result<Action, Error> {
+    let agents = agents_beside(alarm, context).await?; //                                 cluster
+    let report = match validate::validate(alarm, &agents, context.max_failures) {
+        //                                                                                pure
+        Err(refused) => status::Report::Refused(refused),
+        Ok(valid) => apply::apply(context, alarm, &valid).await, //                       Postgres
+    };
+    status::mirror(api, alarm, &report, context.clock.now()).await?; //                   cluster
+    match report {
+        status::Report::Stored(_) => Ok(Action::requeue(RESYNC)),
+        // A typo waits for an edit, a missing Agent for its Agent: both come as events.
+        status::Report::Refused(_) => Ok(Action::await_change()),
+        status::Report::DatabaseAway(source) => Err(Error::Store { name: alarm.name_any(), source }),
+    }
+}
+
+async fn agents_beside(alarm: &Alarm, context: &Context) -> Result<Vec<Agent>, Error> {
+    let namespace = alarm.namespace().unwrap_or_default();
+    let api: Api<Agent> = Api::namespaced(context.client.clone(), &namespace);
+    let agents = api.list(&ListParams::default()).await.map_err(|source| Error::Agents { namespace, source })?;
+    Ok(agents.items)
+}
+
+/// Growing pauses per object; nothing here is given up.
+fn error_policy(alarm: Arc<Alarm>, error: &Error, context: Arc<Context>) -> Action {
+    let pause = context.backoff.next(ObjectRef::from_obj(&*alarm));
+    let (namespace, name) = (alarm.namespace().unwrap_or_default(), alarm.name_any());
+    warn!(namespace, name, error = %chain(error), "Alarm {namespace}/{name} cannot be reconciled; again in {pause:?}");
+    Action::requeue(pause)
+}
+
+/// A cluster is known by the uid of its kube-system namespace, as nothing else about it is sure to stay.
+async fn cluster_id(client: &Client) -> Result<ClusterId, Error> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let namespace = api.get("kube-system").await.map_err(Error::ClusterId)?;
+    namespace.meta().uid.as_deref().and_then(|uid| uid.parse().ok()).ok_or(Error::NoClusterId)
+}
+
+/// Waits until both kinds can be listed. A cluster without them is not our failure: they may be installed after us.
+async fn crds_served(client: &Client, scope: Option<&str>) {
+    let (alarms, agents): (Api<Alarm>, Api<Agent>) = (scoped(client, scope), scoped(client, scope));
+    let one = ListParams::default().limit(1);
+    loop {
+        match futures::try_join!(alarms.list(&one), agents.list(&one)) {
+            Ok(_) => return,
+            Err(error) => info!(error = %chain(&error), "the Alarm and Agent resources cannot be listed yet; waiting"),
+        }
+        tokio::time::sleep(CRD_PAUSE).await;
+    }
+}
+
+fn scoped<K>(client: &Client, scope: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+{
+    match scope {
+        None => Api::all(client.clone()),
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+    }
+}

@@ -1,0 +1,163 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// An alarm: wakes its owner's agent once, or again and again, at the instants its schedule names. Give exactly one of
+/// fireAt, delaySeconds and cronExpr. wakeMessage and payload can be read by everybody who may view the resource: put no
+/// secrets there.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "chronos.dev",
+    version = "v1alpha1",
+    kind = "Alarm",
+    doc = "An alarm: wakes its owner's agent once, or again and again, at the instants its schedule names.",
+    namespaced,
+    shortname = "al",
+    category = "chronos",
+    status = "AlarmStatus",
+    selectable = ".spec.owner",
+    selectable = ".status.phase",
+    printcolumn = r#"{"name": "SCHEDULE", "type": "string", "jsonPath": ".status.schedule"}"#,
+    printcolumn = r#"{"name": "ZONE", "type": "string", "jsonPath": ".spec.timezone"}"#,
+    printcolumn = r#"{"name": "NEXT", "type": "string", "jsonPath": ".status.nextFireTime"}"#,
+    printcolumn = r#"{"name": "LAST", "type": "date", "jsonPath": ".status.lastFiredTime"}"#,
+    printcolumn = r#"{"name": "FAILURES", "type": "integer", "jsonPath": ".status.failureCount"}"#,
+    printcolumn = r#"{"name": "STATUS", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("[has(self.fireAt), has(self.delaySeconds), has(self.cronExpr)].filter(given, given).size() == 1")
+        .message("give exactly one of fireAt, delaySeconds and cronExpr"),
+    validation = Rule::new("!has(self.timezone) || has(self.cronExpr)")
+        .message("timezone goes with cronExpr only: an instant carries its own offset")
+        .field_path(".timezone"),
+    validation = Rule::new("!(has(self.payload) && has(self.payloadJson))")
+        .message("give payload or payloadJson, not both")
+        .field_path(".payloadJson"),
+    validation = Rule::new("self.owner == oldSelf.owner")
+        .message("owner is immutable: create another Alarm")
+        .field_path(".owner")
+)]
+pub struct AlarmSpec {
+    /// The DID of the agent to wake. An Agent with this DID must stand in the same namespace.
+    #[schemars(length(max = 256), regex(pattern = r"^did:matrix:[A-Za-z0-9_-]+:[0-9a-f]{16}$"))]
+    pub owner: String,
+
+    /// A short label for people, such as "daily portfolio summary".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub label: Option<String>,
+
+    /// Fires once, at this instant: RFC 3339 with an offset, such as 2026-11-16T09:00:00Z. An instant before the
+    /// resource's creation never fires and is reported as missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64), extend("format" = "date-time"))]
+    pub fire_at: Option<String>,
+
+    /// Fires once, this many seconds after the resource's creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_365_200_000_i64))]
+    pub delay_seconds: Option<i64>,
+
+    /// Fires again and again: five cron fields (minute hour day-of-month month day-of-week, names allowed), a descriptor
+    /// such as @daily, or @every 90s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub cron_expr: Option<String>,
+
+    /// The IANA time zone in which cronExpr is read, such as Europe/Berlin. Default: UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    #[x_kube(validation = Rule::new(
+        "self == 'UTC' || (self.matches('^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$') && self != 'Local' && \
+         timestamp('2024-01-01T00:00:00Z').getHours(self) >= 0)")
+        .message("no such time zone: use an IANA name such as Europe/Berlin"))]
+    pub timezone: Option<String>,
+
+    /// The conversation to resume into. Without one the agent opens a fresh conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub conversation_id: Option<String>,
+
+    /// What the agent is told when it wakes.
+    #[schemars(length(min = 1, max = 32768))]
+    pub wake_message: String,
+
+    /// State handed back with the wake. The API server may respell its numbers and reorder its keys; use payloadJson where
+    /// every byte counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "free_form")]
+    pub payload: Option<Map<String, Value>>,
+
+    /// State handed back with the wake, as JSON text that is kept to the byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 262_144))]
+    pub payload_json: Option<String>,
+
+    /// Retries of a wake that is not taken, before it is given up. Default: the operator's, normally 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub max_failures: Option<i32>,
+}
+
+/// What has become of it. Written by the controller alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AlarmStatus {
+    /// The generation this status speaks of; -1 until the controller has seen the resource.
+    #[serde(default = "unseen")]
+    pub observed_generation: i64,
+    /// The alarm's id in the database and in the wake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alarm_id: Option<String>,
+    /// Active, Paused, Fired, Failed, Cancelled or Invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// The schedule as it is kept: an expression, or an instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+    /// When it fires next: a retry's time too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_fire_time: Option<String>,
+    /// When its last wake was delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub last_fired_time: Option<String>,
+    /// Failed attempts at the occurrence now due.
+    #[serde(default)]
+    pub failure_count: i32,
+    /// Why the last attempt failed; empty when it did not.
+    #[serde(default)]
+    pub last_error: String,
+    /// Wakes delivered.
+    #[serde(default)]
+    pub fired_count: i64,
+    /// Slots that passed without a wake.
+    #[serde(default)]
+    pub missed_count: i64,
+    /// Ready always; Reconciling and Stalled only when true.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+fn unseen() -> i64 {
+    -1
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    Active,
+    Paused,
+    Fired,
+    Failed,
+    Cancelled,
+    Invalid,
+}
+
+fn free_form(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}

@@ -1,0 +1,63 @@
+//! The resources as users write them: `Alarm` and `Agent` of `chronos.dev/v1alpha1`.
+//!
+//! What the API server can see it refuses at `kubectl apply` (lengths, ranges, CEL rules); what it cannot see (cron grammar,
+//! owner policy) the controller reports in the status. `crds/` is generated from here by `chronosd crd` and diffed by
+//! `make verify`. Texts that a person may get wrong are plain strings, so that no object the API server accepts can fail
+//! to be read and stop the watch for all the others.
+
+mod agent;
+mod alarm;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::json;
+
+pub use agent::{Agent, AgentSpec};
+pub use alarm::{Alarm, AlarmSpec, AlarmStatus, Phase};
+
+/// Condition types and reasons, in one place: GitOps tools and alerts depend on the words.
+pub mod condition {
+    /// Stored and scheduled as specified. Always there.
+    pub const READY: &str = "Ready";
+    /// Cannot go on without an edit. Only there when true.
+    pub const STALLED: &str = "Stalled";
+    /// Not there yet; tried again without anybody's help. Only there when true.
+    pub const RECONCILING: &str = "Reconciling";
+
+    pub mod reason {
+        pub const SCHEDULED: &str = "Scheduled";
+        pub const PAUSED: &str = "Paused";
+        pub const FIRED: &str = "Fired";
+        pub const FAILED: &str = "Failed";
+        pub const CANCELLED: &str = "Cancelled";
+        pub const INVALID_SCHEDULE: &str = "InvalidSchedule";
+        pub const INVALID_SPEC: &str = "InvalidSpec";
+        pub const OWNER_NOT_ALLOWED: &str = "OwnerNotAllowed";
+        pub const DATABASE_UNAVAILABLE: &str = "DatabaseUnavailable";
+    }
+}
+
+/// Both definitions, as they are installed.
+pub fn all() -> [CustomResourceDefinition; 2] {
+    let mut alarm = Alarm::crd();
+    // A new object shows at once that nobody has looked at it yet; kstatus would take a missing generation for done.
+    for version in &mut alarm.spec.versions {
+        let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+        if let Some(status) = schema.and_then(|schema| schema.properties.as_mut()?.get_mut("status")) {
+            let unseen = json!({ "observedGeneration": -1 });
+            status.default = Some(k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON(unseen));
+        }
+    }
+    [agent::Agent::crd(), alarm]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_definitions_can_be_made() {
+        let names: Vec<_> = all().into_iter().map(|crd| crd.metadata.name.unwrap()).collect();
+        assert_eq!(names, ["agents.chronos.dev", "alarms.chronos.dev"]);
+    }
+}

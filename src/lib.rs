@@ -21,14 +21,20 @@
 //! | [`dispatch`] | store → router: claim, deliver, settle |
 //! | [`router`] | client of the downstream router |
 //! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs and probes |
+//! | [`run`] | the composition root |
+//! | [`dev`] | everything on one machine, with nothing configured |
+//! | [`cli`] | the commands |
 
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod controller;
 pub mod crd;
+pub mod dev;
 pub mod dispatch;
 pub mod domain;
 pub mod http;
 pub mod router;
+pub mod run;
 pub mod store;
 pub mod telemetry;

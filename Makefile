@@ -1,0 +1,81 @@
+# The only door: every task of this project is a target here, and CI calls nothing else.
+# A target with a `##` comment shows up in `make help`.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+# Outside the checkout, so that a fresh clone builds warm; testbed/cargo.sh keeps several clones apart.
+cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
+export CARGO_TARGET_DIR ?= $(cache)/chronos/target
+CARGO := testbed/cargo.sh
+
+# What tests and demo run against. build.sh takes KUBEBUILDER_ASSETS as it is when that is set.
+ASSETS := etcd kube-apiserver kubectl
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: setup
+setup: packages ## Install what is missing, build the test bed (once: about 7 min)
+	@testbed/build.sh $(ASSETS) >/dev/null
+
+# Not in the help: every target that needs a tool depends on it. Takes no time when all is there.
+.PHONY: packages
+packages:
+	@testbed/setup.sh test
+
+.PHONY: demo
+demo: setup ## Show an alarm from YAML to wake, on a real API server and Postgres
+	@KUBEBUILDER_ASSETS=$$(testbed/build.sh $(ASSETS))
+	export KUBEBUILDER_ASSETS
+	testbed/demo.sh
+
+# Without --all-targets: that would leave out the examples in the documentation.
+.PHONY: test
+test: setup ## Run all tests: unit, integration, documentation
+	@KUBEBUILDER_ASSETS=$$(testbed/build.sh $(ASSETS))
+	export KUBEBUILDER_ASSETS
+	$(CARGO) test --locked --no-fail-fast
+
+.PHONY: lint
+lint: packages ## Check format, clippy and shell scripts
+	@$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	find . -path ./target -prune -o -path ./.git -prune -o -name '*.sh' -print0 |
+	  xargs -0 shellcheck --external-sources --source-path=SCRIPTDIR --source-path=. .ci/run
+
+.PHONY: fmt
+fmt: packages ## Format the Rust code
+	@$(CARGO) fmt
+
+.PHONY: generate
+generate: packages ## Write what is generated: crds/
+	@tmp=$$(mktemp -d)
+	trap 'rm -rf "$$tmp"' EXIT
+	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
+	mkdir -p crds
+	rm -f crds/*.yaml
+	cp "$$tmp"/*.yaml crds/
+
+# --locked makes the first cargo fail when Cargo.lock is not what Cargo.toml asks for.
+.PHONY: verify
+verify: packages ## Check that nothing generated is stale and no second TLS library came in
+	@tree=$$($(CARGO) tree --locked --edges normal,build,dev --prefix none --format '{p}')
+	for crate in openssl-sys aws-lc-rs; do
+	  if grep -q "^$$crate " <<<"$$tree"; then
+	    echo "verify: $$crate is among the dependencies; Chronos uses rustls with ring and no other TLS library. It comes with:" >&2
+	    $(CARGO) tree --locked --edges normal,build,dev --invert "$$crate" >&2
+	    exit 1
+	  fi
+	done
+	tmp=$$(mktemp -d)
+	trap 'rm -rf "$$tmp"' EXIT
+	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
+	diff -ru crds "$$tmp" || { echo "verify: crds/ is stale: run make generate" >&2; exit 1; }
+
+.PHONY: clean-cache
+clean-cache: ## Remove what setup and cargo built outside the checkout
+	rm -rf "$(cache)/chronos" "$(cache)/chronos-testbed"

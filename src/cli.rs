@@ -1,0 +1,140 @@
+//! The commands: parse, hand over.
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::{
+    config::{Given, SETTINGS},
+    crd, dev, run,
+    store::Store,
+    telemetry,
+};
+
+/// Chronos wakes agents on time: alarms in as YAML or over HTTP, wakes out to the agents' router.
+#[derive(Parser)]
+#[command(name = "chronosd", version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the roles controller, dispatch and api, or those that --roles names
+    Run(RunArgs),
+    /// Brings the database's schema up to this version; safe to run by many at once
+    Migrate,
+    /// Runs everything on this machine with nothing configured: a Postgres of its own, a router that prints each wake
+    Dev(dev::Options),
+    /// Prints the `CustomResourceDefinition`s of Alarm and Agent as YAML
+    Crd(CrdArgs),
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// The cluster's kubeconfig; inside a cluster none is needed
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct CrdArgs {
+    /// Writes one file per definition into this directory instead
+    #[arg(long, value_name = "DIR")]
+    out_dir: Option<PathBuf>,
+}
+
+pub fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match start(cli, &matches) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("chronosd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The command line, with a flag for every setting that is no secret.
+fn command() -> clap::Command {
+    let flags = SETTINGS.iter().filter(|setting| !setting.secret).map(|setting| {
+        let default = setting.default.filter(|default| !default.is_empty());
+        let default = default.map_or(String::new(), |default| format!(", default {default}"));
+        Arg::new(setting.name)
+            .long(setting.flag())
+            .value_name("VALUE")
+            .help(format!("{} [{}{default}]", setting.help, setting.name))
+            .help_heading("Settings (each also an environment variable, or a file named by NAME_FILE)")
+    });
+    let secrets = SETTINGS.iter().filter(|setting| setting.secret);
+    let secrets: Vec<String> = secrets.map(|setting| format!("  {}\n      {}", setting.name, setting.help)).collect();
+    let secrets =
+        format!("Settings without a flag, because command lines are visible to others:\n{}", secrets.join("\n"));
+    Cli::command().mut_subcommand("run", |run| run.args(flags).after_help(secrets))
+}
+
+fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<()> {
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| anyhow::anyhow!("the crypto provider is set already"))?;
+    match cli.command {
+        Command::Crd(args) => print_crds(args.out_dir),
+        Command::Migrate => on_runtime(migrate(given(&BTreeMap::new()))),
+        Command::Dev(options) => {
+            let given = given(&options.flags());
+            on_runtime(dev::dev(options, given))
+        }
+        Command::Run(args) => {
+            let run = matches.subcommand_matches("run").expect("the subcommand that was parsed");
+            let flag = |name| run.get_one::<String>(name).cloned().map(|value| (name, value));
+            let flags =
+                SETTINGS.iter().filter(|setting| !setting.secret).filter_map(|setting| flag(setting.name)).collect();
+            on_runtime(run_roles(given(&flags), args.kubeconfig))
+        }
+    }
+}
+
+fn given(flags: &BTreeMap<&'static str, String>) -> Given {
+    Given::collect(flags, |name| std::env::var(name).ok())
+}
+
+fn on_runtime(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    runtime.block_on(command)
+}
+
+async fn run_roles(given: Given, kubeconfig: Option<PathBuf>) -> anyhow::Result<()> {
+    telemetry::init(given.log_filter())?;
+    let config = given.check()?;
+    let cluster = kubeconfig.map_or(run::Cluster::Environment, run::Cluster::Kubeconfig);
+    run::start(config, cluster).await?.until_stopped().await
+}
+
+async fn migrate(given: Given) -> anyhow::Result<()> {
+    telemetry::init(given.log_filter())?;
+    let database = given.database()?;
+    Store::connect(&database, "migrate", 1).await?.migrate().await?;
+    println!("the database's schema is up to date");
+    Ok(())
+}
+
+fn print_crds(out_dir: Option<PathBuf>) -> anyhow::Result<()> {
+    for definition in crd::all() {
+        let yaml = serde_saphyr::to_string(&definition)?;
+        match &out_dir {
+            None => print!("---\n{yaml}"),
+            Some(directory) => {
+                let name = definition.metadata.name.as_deref().context("a CRD has a name")?;
+                let path = directory.join(format!("{name}.yaml"));
+                let text = format!(
+                    "# Generated by `chronosd crd`; `make generate` writes it, `make verify` compares.\n{yaml}"
+                );
+                std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+            }
+        }
+    }
+    Ok(())
+}

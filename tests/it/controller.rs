@@ -1,0 +1,229 @@
+//! Alarms and Agents as resources, on a real API server.
+
+use chronos::crd::{AlarmStatus, Phase};
+use kube::api::DeleteParams;
+use sqlx::Row;
+
+use crate::support::{AgentKey, Daemon, Namespace, World, eventually};
+
+struct Cluster {
+    world: World,
+    namespace: Namespace,
+    ann: AgentKey,
+    _daemon: Daemon,
+}
+
+/// A controller and a dispatcher on a namespace in which Ann is enrolled.
+async fn cluster() -> Cluster {
+    let cluster = bare_cluster().await;
+    cluster.enrol().await;
+    cluster
+}
+
+async fn bare_cluster() -> Cluster {
+    let (world, namespace) = tokio::join!(World::new(), Namespace::fresh());
+    let settings =
+        [("KUBECONFIG", namespace.kubeconfig.to_str().unwrap()), ("CHRONOS_WATCH_NAMESPACES", namespace.name.as_str())];
+    let daemon = world.chronosd_with("controller,dispatch", &settings).await;
+    Cluster { world, namespace, ann: AgentKey::of("ann"), _daemon: daemon }
+}
+
+impl Cluster {
+    async fn enrol(&self) {
+        let agent = format!(
+            "apiVersion: chronos.dev/v1alpha1\nkind: Agent\nmetadata: {{name: ann}}\nspec: {{did: \"{}\", publicKey: \"{}\"}}\n",
+            self.ann.did, self.ann.public_key
+        );
+        self.namespace.apply(&agent).await.expect("the Agent is accepted");
+    }
+
+    fn alarm(&self, name: &str, spec: &str) -> String {
+        format!(
+            "apiVersion: chronos.dev/v1alpha1\nkind: Alarm\nmetadata: {{name: {name}}}\nspec:\n  owner: \"{}\"\n  wakeMessage: wake up\n{spec}\n",
+            self.ann.did
+        )
+    }
+
+    async fn apply(&self, name: &str, spec: &str) {
+        self.namespace.apply(&self.alarm(name, spec)).await.expect("the Alarm is accepted");
+    }
+
+    async fn phase(&self, name: &str, phase: Phase) -> AlarmStatus {
+        self.namespace.status(name, &format!("is {phase:?}"), |status| status.phase == Some(phase)).await
+    }
+}
+
+/// Type, status and reason of every condition.
+fn conditions(status: &AlarmStatus) -> Vec<(&str, &str, &str)> {
+    status.conditions.iter().map(|one| (one.type_.as_str(), one.status.as_str(), one.reason.as_str())).collect()
+}
+
+#[tokio::test]
+async fn an_alarm_applied_as_yaml_wakes_the_router_and_shows_it_in_its_status() {
+    let cluster = cluster().await;
+    cluster.apply("tea", "  delaySeconds: 3\n  label: tea\n  payloadJson: '{\"cup\": 1.50}'").await;
+    let waiting = cluster.phase("tea", Phase::Active).await;
+    assert_eq!(waiting.observed_generation, 1);
+    assert_eq!(waiting.next_fire_time, waiting.schedule);
+    assert_eq!((waiting.failure_count, waiting.last_error.as_str()), (0, ""));
+    assert_eq!(conditions(&waiting), [("Ready", "True", "Scheduled")]);
+
+    let wake = cluster.world.sink.wakes(1).await.remove(0);
+    assert_eq!(wake.body["alarm_id"].as_str(), waiting.alarm_id.as_deref());
+    assert_eq!(wake.body["owner_did"], cluster.ann.did);
+    assert!(String::from_utf8_lossy(&wake.bytes).contains(r#""payload":{"cup": 1.50},"#));
+
+    let fired = cluster.phase("tea", Phase::Fired).await;
+    assert_eq!(fired.next_fire_time, None);
+    assert_eq!(fired.fired_count, 1);
+    assert!(fired.last_fired_time.is_some());
+    assert_eq!(conditions(&fired), [("Ready", "True", "Fired")]);
+}
+
+#[tokio::test]
+async fn a_deleted_resource_cancels_its_alarm() {
+    let cluster = cluster().await;
+    cluster.apply("tea", "  cronExpr: '@daily'").await;
+    let id = cluster.phase("tea", Phase::Active).await.alarm_id.unwrap();
+
+    let alarms = cluster.namespace.alarms();
+    alarms.delete("tea", &DeleteParams::default()).await.unwrap();
+    eventually("the resource is gone", || async { alarms.get_opt("tea").await.unwrap().is_none().then_some(()) }).await;
+    // The finalizer let go only after the row was cancelled.
+    let row = sqlx::query("SELECT status, cancelled_by FROM alarms WHERE id = $1::uuid")
+        .bind(id)
+        .fetch_one(&mut cluster.world.database.connect().await)
+        .await
+        .unwrap();
+    assert_eq!((row.get::<&str, _>(0), row.get::<&str, _>(1)), ("cancelled", "resource"));
+}
+
+#[tokio::test]
+async fn a_wake_that_is_not_taken_shows_its_class_and_not_the_routers_words() {
+    let cluster = cluster().await;
+    cluster.world.sink.reply([crate::support::Reply::Status(503)]);
+    cluster.apply("tea", "  delaySeconds: 1\n  maxFailures: 0").await;
+    let failed = cluster.phase("tea", Phase::Failed).await;
+    assert_eq!(failed.last_error, "HTTP 503");
+    assert_eq!(conditions(&failed), [("Ready", "True", "Failed")], "a router's trouble never blocks a sync");
+}
+
+#[tokio::test]
+async fn an_alarm_waits_for_the_agent_that_owns_it() {
+    let cluster = bare_cluster().await;
+    cluster.apply("tea", "  cronExpr: '@daily'").await;
+    let refused = cluster.phase("tea", Phase::Invalid).await;
+    assert_eq!(conditions(&refused), [("Ready", "False", "OwnerNotAllowed"), ("Stalled", "True", "OwnerNotAllowed")]);
+    assert!(refused.conditions[0].message.contains("no Agent with the DID"), "{}", refused.conditions[0].message);
+
+    cluster.enrol().await;
+    let stored = cluster.phase("tea", Phase::Active).await;
+    assert_eq!(conditions(&stored), [("Ready", "True", "Scheduled")]);
+}
+
+#[tokio::test]
+async fn a_typo_is_told_in_the_status_and_an_edit_recovers() {
+    let cluster = cluster().await;
+    cluster.apply("tea", "  cronExpr: 0 9 * * * *").await;
+    let refused = cluster.phase("tea", Phase::Invalid).await;
+    assert_eq!(conditions(&refused), [("Ready", "False", "InvalidSchedule"), ("Stalled", "True", "InvalidSchedule")]);
+    let said = &refused.conditions[0].message;
+    assert!(said.starts_with("spec.cronExpr: ") && said.contains("seconds are not supported"), "{said}");
+
+    cluster.apply("tea", "  cronExpr: 0 9 * * *").await;
+    let stored = cluster.phase("tea", Phase::Active).await;
+    assert_eq!((stored.observed_generation, stored.schedule.as_deref()), (2, Some("0 9 * * *")));
+}
+
+#[tokio::test]
+async fn an_instant_before_the_resources_creation_is_missed_and_never_fires() {
+    let cluster = cluster().await;
+    cluster.apply("tea", "  fireAt: 2020-01-01T00:00:00Z").await;
+    let missed = cluster.phase("tea", Phase::Failed).await;
+    assert!(missed.last_error.starts_with("missed: due 2020-01-01T00:00:00Z, seen "), "{}", missed.last_error);
+    assert_eq!(missed.missed_count, 1);
+    assert_eq!(conditions(&missed), [("Ready", "True", "Failed")]);
+    assert_eq!(cluster.world.sink.received().len(), 0);
+    let recorded: i64 = sqlx::query_scalar("SELECT count(*) FROM attempts WHERE outcome = 'missed' AND slots = 1")
+        .fetch_one(&mut cluster.world.database.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(recorded, 1);
+}
+
+#[tokio::test]
+async fn an_edited_schedule_re_arms_an_alarm_that_has_fired() {
+    let cluster = cluster().await;
+    cluster.apply("tea", "  delaySeconds: 1").await;
+    let fired = cluster.phase("tea", Phase::Fired).await;
+    cluster.apply("tea", "  fireAt: 2099-01-01T00:00:00Z").await;
+    let armed = cluster.phase("tea", Phase::Active).await;
+    assert_eq!(armed.alarm_id, fired.alarm_id);
+    assert_eq!(armed.next_fire_time.as_deref(), Some("2099-01-01T00:00:00Z"));
+    assert_eq!(cluster.world.sink.received().len(), 1);
+}
+
+#[tokio::test]
+async fn an_edited_message_leaves_the_occurrence_alone() {
+    let cluster = cluster().await;
+    cluster.apply("tea", "  delaySeconds: 3600\n  label: green").await;
+    let before = cluster.phase("tea", Phase::Active).await;
+    cluster.apply("tea", "  delaySeconds: 3600\n  label: black").await;
+    let after = cluster.namespace.status("tea", "generation 2 is seen", |status| status.observed_generation == 2).await;
+    assert_eq!((after.alarm_id, after.next_fire_time), (before.alarm_id, before.next_fire_time));
+    let row = sqlx::query("SELECT label, schedule_epoch, revision FROM alarms")
+        .fetch_one(&mut cluster.world.database.connect().await)
+        .await
+        .unwrap();
+    assert_eq!((row.get::<&str, _>(0), row.get::<i64, _>(1), row.get::<i64, _>(2)), ("black", 0, 2));
+}
+
+#[tokio::test]
+async fn the_api_server_refuses_what_it_can_see() {
+    let cluster = bare_cluster().await;
+    let cases = [
+        ("", "give exactly one of fireAt, delaySeconds and cronExpr"),
+        ("  delaySeconds: 5\n  cronExpr: '@daily'", "give exactly one of fireAt, delaySeconds and cronExpr"),
+        ("  delaySeconds: 0", "spec.delaySeconds"),
+        ("  delaySeconds: 5\n  timezone: Europe/Berlin", "timezone goes with cronExpr only"),
+        ("  cronExpr: '@daily'\n  timezone: Mars/Olympus", "no such time zone"),
+        ("  delaySeconds: 5\n  payload: {a: 1}\n  payloadJson: '{}'", "give payload or payloadJson, not both"),
+        ("  delaySeconds: 5\n  maxFailures: 101", "spec.maxFailures"),
+        ("  fireAt: tomorrow", "spec.fireAt"),
+        ("  delaySeconds: 5\n  snooze: 1", "snooze"),
+    ];
+    for (spec, told) in cases {
+        let refused = cluster.namespace.apply(&cluster.alarm("tea", spec)).await.unwrap_err().to_string();
+        assert!(refused.contains(told), "{spec:?}: {refused}");
+    }
+    cluster.apply("tea", "  delaySeconds: 3600").await;
+    let stolen = cluster.alarm("tea", "  delaySeconds: 3600").replace(&cluster.ann.did, &AgentKey::of("eve").did);
+    let refused = cluster.namespace.apply(&stolen).await.unwrap_err().to_string();
+    assert!(refused.contains("owner is immutable"), "{refused}");
+
+    let mismatched = format!(
+        "apiVersion: chronos.dev/v1alpha1\nkind: Agent\nmetadata: {{name: ann}}\nspec: {{did: \"{}\", publicKey: \"{}\"}}\n",
+        cluster.ann.did,
+        AgentKey::of("ann").public_key
+    );
+    let refused = cluster.namespace.apply(&mismatched).await.unwrap_err().to_string();
+    assert!(refused.contains("first 16 hex digits of publicKey"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_resource_recreated_under_its_name_is_a_new_alarm() {
+    let cluster = cluster().await;
+    cluster.apply("tea", "  cronExpr: '@daily'").await;
+    let first = cluster.phase("tea", Phase::Active).await.alarm_id;
+    let alarms = cluster.namespace.alarms();
+    alarms.delete("tea", &DeleteParams::default()).await.unwrap();
+    eventually("the resource is gone", || async { alarms.get_opt("tea").await.unwrap().is_none().then_some(()) }).await;
+    cluster.apply("tea", "  cronExpr: '@daily'").await;
+    let second = cluster.phase("tea", Phase::Active).await.alarm_id;
+    assert_ne!(first, second);
+    let active: i64 = sqlx::query_scalar("SELECT count(*) FROM alarms WHERE status = 'active'")
+        .fetch_one(&mut cluster.world.database.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(active, 1);
+}

@@ -1,0 +1,11 @@
+//! Behaviour on real parts: a real Postgres, a real API server, real processes, real HTTP. One binary, so that all tests
+//! share one Postgres server and one API server per run; every test has its own database and namespace in them.
+
+#![expect(clippy::unwrap_used, reason = "in a test an unwrap is an assertion")]
+
+mod architecture;
+mod controller;
+mod dispatch;
+mod http;
+mod store;
+mod support;

@@ -1,0 +1,85 @@
+//! A caller of the facade.
+
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::Value;
+
+use super::TOKEN;
+
+#[derive(Clone)]
+pub struct Api {
+    client: Client,
+    base: String,
+    bearer: Option<String>,
+    agent: Option<String>,
+}
+
+pub struct Answer {
+    pub status: u16,
+    pub text: String,
+    pub body: Value,
+}
+
+impl Answer {
+    /// The data of a success.
+    pub fn data(self) -> Value {
+        assert_eq!((self.status, &self.body["ok"]), (200, &Value::Bool(true)), "{}", self.text);
+        self.body["data"].clone()
+    }
+
+    /// Status, code and field of a failure.
+    pub fn refusal(&self) -> (u16, &str, &str) {
+        let text = |name: &str| self.body["error"][name].as_str().unwrap_or_default();
+        (self.status, text("code"), text("field"))
+    }
+}
+
+impl Api {
+    pub fn new(base: &str) -> Self {
+        Self { client: Client::new(), base: base.to_owned(), bearer: Some(TOKEN.to_owned()), agent: None }
+    }
+
+    pub fn with_agent(&self, token: &str) -> Self {
+        Self { agent: Some(token.to_owned()), ..self.clone() }
+    }
+
+    pub fn with_bearer(&self, bearer: Option<&str>) -> Self {
+        Self { bearer: bearer.map(str::to_owned), ..self.clone() }
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let mut request = self.client.request(method, format!("{}{path}", self.base));
+        if let Some(bearer) = &self.bearer {
+            request = request.header("authorization", format!("Bearer {bearer}"));
+        }
+        if let Some(agent) = &self.agent {
+            request = request.header("x-chronos-agent", agent);
+        }
+        request
+    }
+
+    pub async fn send(&self, request: RequestBuilder) -> Answer {
+        let response = request.send().await.expect("the facade answers");
+        let status = response.status().as_u16();
+        let text = response.text().await.expect("the answer is text");
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Answer { status, text, body }
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_text(path, &body.to_string()).await
+    }
+
+    /// A body to the byte.
+    pub async fn post_text(&self, path: &str, body: &str) -> Answer {
+        let request = self.request(Method::POST, path).header("content-type", "application/json");
+        self.send(request.body(body.to_owned())).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send(self.request(Method::DELETE, path)).await
+    }
+}

@@ -1,0 +1,120 @@
+//! `chronosd run` as the process it is in production.
+
+use std::{
+    net::SocketAddr,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    task::JoinHandle,
+};
+
+use super::{AGENT_AUTH_SECRET, PATIENCE, TOKEN, WAKE_TOKEN, World, eventually};
+
+/// A running `chronosd`. Dropping it kills it.
+pub struct Daemon {
+    child: Child,
+    pub api: Option<SocketAddr>,
+    pub probes: SocketAddr,
+    logs: JoinHandle<()>,
+}
+
+/// The binary, with the environment of the tests and nothing else of the caller's that could reach it.
+pub fn command(settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new("setpriv");
+    // Killed with the test run, too, however that ends.
+    command.args(["--pdeathsig=KILL", "--", env!("CARGO_BIN_EXE_chronosd")]);
+    let ours = std::env::vars().filter(|(name, _)| name.starts_with("CHRONOS_") || name == "KUBECONFIG");
+    for (name, _) in ours {
+        command.env_remove(name);
+    }
+    command.envs(settings.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
+    command
+}
+
+impl Daemon {
+    pub async fn start(world: &World, roles: &str, settings: &[(&str, &str)]) -> Self {
+        let defaults = [
+            ("CHRONOS_ROLES", roles),
+            ("CHRONOS_POSTGRES_URI", &world.database.uri),
+            ("CHRONOS_ALLOW_UNSAFE_POSTGRES", "true"),
+            ("CHRONOS_PORT", "0"),
+            ("CHRONOS_METRICS_PORT", "0"),
+            ("CHRONOS_TOKEN", TOKEN),
+            ("CHRONOS_AGENT_AUTH_SECRET", AGENT_AUTH_SECRET),
+            ("CHRONOS_WAKE_TOKEN", WAKE_TOKEN),
+            ("CHRONOS_ROUTER_WAKE_URL", &world.sink.url),
+            ("CHRONOS_ENROLMENT", "open"),
+            ("CHRONOS_DEV", "true"),
+            // Tests look at behaviour, not at how long a heartbeat is.
+            ("CHRONOS_TICK_MS", "50"),
+            ("CHRONOS_LOG", "warn,chronos=info"),
+        ];
+        let settings: Vec<(&str, &str)> = defaults.into_iter().chain(settings.iter().copied()).collect();
+        let mut child = command(&settings)
+            .arg("run")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("chronosd starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let listening = async {
+            while let Some(line) = lines.next_line().await.expect("stderr is text") {
+                eprintln!("chronosd: {line}");
+                let entry: Value = serde_json::from_str(&line).unwrap_or_default();
+                let address = |name: &str| entry[name].as_str().and_then(|text| text.parse().ok());
+                if let Some(probes) = address("probes") {
+                    return (address("api"), probes);
+                }
+            }
+            panic!("chronosd ended before it listened; its words are above");
+        };
+        let (api, probes) = tokio::time::timeout(PATIENCE, listening).await.expect("chronosd listens in time");
+        let logs = tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                eprintln!("chronosd: {line}");
+            }
+        });
+        let daemon = Self { child, api, probes, logs };
+        daemon.ready().await;
+        daemon
+    }
+
+    async fn ready(&self) {
+        let url = format!("http://{}/readyz", self.probes);
+        eventually("chronosd is ready", || async {
+            let response = reqwest::get(&url).await.ok()?;
+            response.status().is_success().then_some(())
+        })
+        .await;
+    }
+
+    pub fn api_url(&self) -> String {
+        format!("http://{}", self.api.expect("role api runs"))
+    }
+
+    /// Asks it to stop, as Kubernetes does, and waits for it.
+    pub async fn terminate(mut self) -> ExitStatus {
+        let pid = self.child.id().expect("it runs").to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().await.expect("kill runs");
+        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it stops in time").expect("it is ours")
+    }
+
+    /// As if the machine had lost power.
+    pub async fn kill(mut self) {
+        self.child.kill().await.expect("it is ours");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.logs.abort();
+    }
+}
+
+/// How long a process may take that only prints something.
+pub const PROMPT: Duration = Duration::from_secs(20);

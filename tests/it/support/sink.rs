@@ -1,0 +1,118 @@
+//! The router of the tests: records what it gets and misbehaves on command.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use serde_json::Value;
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+
+use super::PATIENCE;
+
+/// One request as it came in.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub headers: HeaderMap,
+    /// The very bytes.
+    pub bytes: Bytes,
+    pub body: Value,
+}
+
+/// What to answer to the next request.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    Status(u16),
+    /// A status with a `Retry-After` in seconds.
+    RetryAfter(u16, u64),
+    /// No answer until [`Sink::release`].
+    Hold,
+}
+
+struct Inner {
+    received: Mutex<Vec<Received>>,
+    count: watch::Sender<usize>,
+    replies: Mutex<VecDeque<Reply>>,
+    released: watch::Sender<bool>,
+}
+
+pub struct Sink {
+    pub url: String,
+    inner: Arc<Inner>,
+    server: JoinHandle<()>,
+}
+
+impl Sink {
+    pub async fn start() -> Self {
+        let inner = Arc::new(Inner {
+            received: Mutex::default(),
+            count: watch::Sender::new(0),
+            replies: Mutex::default(),
+            released: watch::Sender::new(false),
+        });
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}/internal/wake", listener.local_addr().unwrap());
+        let router = Router::new().route("/internal/wake", post(take)).with_state(Arc::clone(&inner));
+        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, inner, server }
+    }
+
+    /// Answers to give in this order; afterwards, and without any, every wake is taken.
+    pub fn reply(&self, replies: impl IntoIterator<Item = Reply>) {
+        self.inner.replies.lock().unwrap().extend(replies);
+    }
+
+    /// Answers every held request, now and from now on.
+    pub fn release(&self) {
+        self.inner.released.send_replace(true);
+    }
+
+    /// Waits until `count` requests have come in, and returns them all.
+    pub async fn wakes(&self, count: usize) -> Vec<Received> {
+        let mut seen = self.inner.count.subscribe();
+        let arrived = seen.wait_for(|seen| *seen >= count);
+        let waited = tokio::time::timeout(PATIENCE, arrived).await;
+        assert!(waited.is_ok(), "{} of {count} wakes came within {PATIENCE:?}", self.received().len());
+        self.received()
+    }
+
+    /// What has come in so far.
+    pub fn received(&self) -> Vec<Received> {
+        self.inner.received.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn take(State(inner): State<Arc<Inner>>, headers: HeaderMap, bytes: Bytes) -> Response {
+    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    let reply = inner.replies.lock().unwrap().pop_front().unwrap_or(Reply::Status(202));
+    inner.received.lock().unwrap().push(Received { headers, bytes, body });
+    inner.count.send_modify(|count| *count += 1);
+    let status = |code| StatusCode::from_u16(code).unwrap();
+    match reply {
+        Reply::Status(code) => (status(code), "said the sink").into_response(),
+        Reply::RetryAfter(code, seconds) => {
+            (status(code), [("retry-after", seconds.to_string())], "said the sink").into_response()
+        }
+        Reply::Hold => {
+            let mut released = inner.released.subscribe();
+            let _ =
+                tokio::time::timeout(PATIENCE + Duration::from_secs(60), released.wait_for(|released| *released)).await;
+            (status(202), "at last").into_response()
+        }
+    }
+}

@@ -117,7 +117,10 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
             ready,
         };
         let stop = stop.clone();
-        tasks.spawn(async move { ("controller", controller.run(stop).await.map_err(Into::into)) });
+        tasks.spawn(async move {
+            controller.run(stop).await;
+            ("controller", Ok(()))
+        });
     }
 
     info!(api = api_address.map(tracing::field::display), %probes, "chronos {} runs", env!("CARGO_PKG_VERSION"));

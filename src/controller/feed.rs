@@ -17,12 +17,17 @@ use crate::{
 const WAITING: usize = 1024;
 const RECONNECT: Duration = Duration::from_secs(1);
 
-pub fn channel() -> (Sender<ObjectRef<Alarm>>, Receiver<ObjectRef<Alarm>>) {
+/// What one watch hears.
+pub type Hints = Receiver<ObjectRef<Alarm>>;
+/// A watch's scope (one namespace, or all) and where its hints go.
+pub type Subscriber = (Option<String>, Sender<ObjectRef<Alarm>>);
+
+pub fn channel() -> (Sender<ObjectRef<Alarm>>, Hints) {
     bounded(WAITING)
 }
 
-/// Listens until dropped, through every outage of the database.
-pub async fn listen(store: &Store, cluster: ClusterId, scope: Option<String>, mut hints: Sender<ObjectRef<Alarm>>) {
+/// Listens until dropped, through every outage of the database. One connection serves all watches.
+pub async fn listen(store: &Store, cluster: ClusterId, mut subscribers: Vec<Subscriber>) {
     loop {
         match store.listen(RESOURCE_CHANGED).await {
             Err(error) => {
@@ -31,9 +36,11 @@ pub async fn listen(store: &Store, cluster: ClusterId, scope: Option<String>, mu
             Ok(mut listener) => loop {
                 match listener.recv().await {
                     Ok(hint) => {
-                        let concerned = parse(hint.payload(), cluster, scope.as_deref());
-                        if concerned.is_some_and(|object| hints.try_send(object).is_err()) {
-                            debug!("too many hints at once; the resync finds what is dropped");
+                        for (scope, hints) in &mut subscribers {
+                            let concerned = parse(hint.payload(), cluster, scope.as_deref());
+                            if concerned.is_some_and(|object| hints.try_send(object).is_err()) {
+                                debug!("too many hints at once; the resync finds what is dropped");
+                            }
                         }
                     }
                     Err(error) => {

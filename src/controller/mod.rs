@@ -19,13 +19,13 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, future::try_join_all};
+use futures::{StreamExt, future::join_all, try_join};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::ListParams,
     runtime::{
-        Controller as Runtime,
+        self, Controller as Runtime,
         controller::{Action, Config},
         finalizer::{self, Event, finalizer},
         reflector::ObjectRef,
@@ -48,8 +48,8 @@ use crate::{
 const FINALIZER: &str = "chronos.dev/cancel-alarm";
 /// How often every resource is looked at without a hint.
 const RESYNC: Duration = Duration::from_secs(300);
-/// Between two looks for CRDs that are not installed yet.
-const CRD_PAUSE: Duration = Duration::from_secs(2);
+/// Between two looks for a cluster that is away, or for CRDs that are not installed yet.
+const CLUSTER_PAUSE: Duration = Duration::from_secs(2);
 /// Resources reconciled at once: more would only queue for database connections.
 const CONCURRENCY: u16 = 8;
 
@@ -59,6 +59,8 @@ pub enum Error {
     ClusterId(#[source] kube::Error),
     #[error("namespace kube-system has no uid")]
     NoClusterId,
+    #[error("listing Alarms and Agents (are the CRDs of `chronosd crd` installed?)")]
+    NotServed(#[source] kube::Error),
     #[error("reading the Agents of namespace {namespace}")]
     Agents {
         namespace: String,
@@ -105,16 +107,13 @@ pub struct Controller {
 }
 
 impl Controller {
-    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
-        let cluster = cluster_id(&self.client).await?;
+    pub async fn run(self, stop: CancellationToken) {
         let scopes: Vec<Option<String>> =
             if self.namespaces.is_empty() { vec![None] } else { self.namespaces.into_iter().map(Some).collect() };
-        for scope in &scopes {
-            tokio::select! {
-                () = crds_served(&self.client, scope.as_deref()) => {}
-                () = stop.cancelled() => return Ok(()),
-            }
-        }
+        let cluster = tokio::select! {
+            cluster = cluster_served(&self.client, &scopes) => cluster,
+            () = stop.cancelled() => return,
+        };
         self.ready.store(true, Ordering::Relaxed);
         let context = Arc::new(Context {
             client: self.client,
@@ -124,41 +123,44 @@ impl Controller {
             max_failures: self.max_failures,
             backoff: backoff::Backoff::default(),
         });
-        try_join_all(scopes.into_iter().map(|scope| watch(Arc::clone(&context), scope, stop.clone()))).await?;
-        Ok(())
+        let (hints, heard): (Vec<_>, Vec<_>) = scopes.iter().map(|_| feed::channel()).unzip();
+        let subscribers = scopes.iter().cloned().zip(hints).collect();
+        let watches = scopes.into_iter().zip(heard).map(|(scope, heard)| watch(&context, scope, heard, &stop));
+        tokio::select! {
+            _ = join_all(watches) => {}
+            () = feed::listen(&context.store, cluster, subscribers) => unreachable!("the feed listens until it is dropped"),
+        }
     }
 }
 
 /// One watch over one namespace, or over all.
-async fn watch(context: Arc<Context>, scope: Option<String>, stop: CancellationToken) -> Result<(), Error> {
+async fn watch(context: &Arc<Context>, scope: Option<String>, heard: feed::Hints, stop: &CancellationToken) {
     let alarms: Api<Alarm> = scoped(&context.client, scope.as_deref());
     let agents: Api<Agent> = scoped(&context.client, scope.as_deref());
-    let (hints, heard) = feed::channel();
-    let listen = feed::listen(&context.store, context.cluster, scope, hints);
-    // One reconcile settles bursts of edits: the debounce waits for the last of them.
     let runtime = Runtime::new(alarms, watcher::Config::default().any_semantic());
     let known = runtime.store();
-    let reconciles = runtime
+    runtime
         .with_config(Config::default().concurrency(CONCURRENCY))
         .watches(agents, watcher::Config::default(), move |agent: Agent| {
             // An Agent that comes or goes decides about every Alarm of its DID in its namespace.
-            let concerned =
-                move |alarm: &Arc<Alarm>| alarm.namespace() == agent.namespace() && alarm.spec.owner == agent.spec.did;
+            let concerned = move |alarm: &Arc<Alarm>| {
+                alarm.namespace() == agent.namespace() && validate::enrols(&agent, &alarm.spec.owner)
+            };
             known.state().into_iter().filter(concerned).map(|alarm| ObjectRef::from_obj(&*alarm)).collect::<Vec<_>>()
         })
         .reconcile_on(heard)
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(reconcile, error_policy, Arc::clone(&context))
+        .run(reconcile, error_policy, Arc::clone(context))
         .for_each(|result| async {
-            if let Err(error) = result {
-                // error_policy has logged what went wrong with an object; this is the watch's own trouble.
-                tracing::debug!(error = %chain(&error), "reconciling");
+            match result {
+                // error_policy has logged it.
+                Ok(_) | Err(runtime::controller::Error::ReconcilerFailed(..)) => {}
+                // An object that was deleted while it waited for its turn.
+                Err(runtime::controller::Error::ObjectNotFound(_)) => {}
+                Err(error) => warn!(error = %chain(&error), "watching Alarms and Agents"),
             }
-        });
-    tokio::select! {
-        () = reconciles => Ok(()),
-        () = listen => unreachable!("the feed listens until it is dropped"),
-    }
+        })
+        .await;
 }
 
 async fn reconcile(alarm: Arc<Alarm>, context: Arc<Context>) -> Result<Action, Error> {
@@ -182,13 +184,13 @@ async fn reconcile(alarm: Arc<Alarm>, context: Arc<Context>) -> Result<Action, E
 
 /// The steps.
 async fn bring_about(api: &Api<Alarm>, alarm: &Alarm, context: &Context) -> Result<Action, Error> {
-    let agents = agents_beside(alarm, context).await?; //                                 cluster
-    let report = match validate::validate(alarm, &agents, context.max_failures) {
-        //                                                                                pure
+    let agents = agents_beside(alarm, context).await?; // cluster
+    let valid = validate::validate(alarm, &agents, context.max_failures); // pure
+    let report = match valid {
         Err(refused) => status::Report::Refused(refused),
-        Ok(valid) => apply::apply(context, alarm, &valid).await, //                       Postgres
+        Ok(valid) => apply::apply(context, alarm, &valid).await, // Postgres
     };
-    status::mirror(api, alarm, &report, context.clock.now()).await?; //                   cluster
+    status::mirror(api, alarm, &report, context.clock.now()).await?; // cluster
     match report {
         status::Report::Stored(_) => Ok(Action::requeue(RESYNC)),
         // A typo waits for an edit, a missing Agent for its Agent: both come as events.
@@ -212,6 +214,18 @@ fn error_policy(alarm: Arc<Alarm>, error: &Error, context: Arc<Context>) -> Acti
     Action::requeue(pause)
 }
 
+/// Waits until the API server answers and serves both kinds in every scope, and returns the cluster's id. A cluster that is
+/// away, or that has no CRDs yet, is not our failure, and must not end a process that also delivers.
+async fn cluster_served(client: &Client, scopes: &[Option<String>]) -> ClusterId {
+    loop {
+        match try_join!(cluster_id(client), crds_served(client, scopes)) {
+            Ok((cluster, ())) => return cluster,
+            Err(error) => info!(error = %chain(&error), "Alarms and Agents cannot be watched yet; waiting"),
+        }
+        tokio::time::sleep(CLUSTER_PAUSE).await;
+    }
+}
+
 /// A cluster is known by the uid of its kube-system namespace, as nothing else about it is sure to stay.
 async fn cluster_id(client: &Client) -> Result<ClusterId, Error> {
     let api: Api<Namespace> = Api::all(client.clone());
@@ -219,17 +233,14 @@ async fn cluster_id(client: &Client) -> Result<ClusterId, Error> {
     namespace.meta().uid.as_deref().and_then(|uid| uid.parse().ok()).ok_or(Error::NoClusterId)
 }
 
-/// Waits until both kinds can be listed. A cluster without them is not our failure: they may be installed after us.
-async fn crds_served(client: &Client, scope: Option<&str>) {
-    let (alarms, agents): (Api<Alarm>, Api<Agent>) = (scoped(client, scope), scoped(client, scope));
+async fn crds_served(client: &Client, scopes: &[Option<String>]) -> Result<(), Error> {
     let one = ListParams::default().limit(1);
-    loop {
-        match futures::try_join!(alarms.list(&one), agents.list(&one)) {
-            Ok(_) => return,
-            Err(error) => info!(error = %chain(&error), "the Alarm and Agent resources cannot be listed yet; waiting"),
-        }
-        tokio::time::sleep(CRD_PAUSE).await;
+    for scope in scopes {
+        let (alarms, agents): (Api<Alarm>, Api<Agent>) =
+            (scoped(client, scope.as_deref()), scoped(client, scope.as_deref()));
+        try_join!(alarms.list(&one), agents.list(&one)).map_err(Error::NotServed)?;
     }
+    Ok(())
 }
 
 fn scoped<K>(client: &Client, scope: Option<&str>) -> Api<K>

@@ -37,7 +37,7 @@ pub fn validate(alarm: &Alarm, agents: &[Agent], max_failures: u32) -> Result<Va
         .owner
         .parse()
         .map_err(|error| Refused { reason: reason::INVALID_SPEC, message: format!("spec.owner {error}") })?;
-    if !agents.iter().any(|agent| agent.spec.did == owner.as_str() && agent.metadata.deletion_timestamp.is_none()) {
+    if !agents.iter().any(|agent| enrols(agent, &spec.owner) && agent.metadata.deletion_timestamp.is_none()) {
         let message = format!(
             "spec.owner: no Agent with the DID {owner} stands in namespace {namespace}; ask an administrator to create one"
         );
@@ -46,6 +46,12 @@ pub fn validate(alarm: &Alarm, agents: &[Agent], max_failures: u32) -> Result<Va
     let defaults = Defaults { born_at: created_at, max_failures };
     let definition = draft(alarm).define(defaults).map_err(|invalid| refusal(&invalid))?;
     Ok(Valid { uid, namespace, generation, created_at, owner, definition })
+}
+
+/// Whether the Agent is that owner's, however the two spell it.
+pub fn enrols(agent: &Agent, owner: &str) -> bool {
+    let parse = |text: &str| text.parse::<Did>().ok();
+    parse(&agent.spec.did).is_some_and(|did| Some(did) == parse(owner))
 }
 
 fn draft(alarm: &Alarm) -> Draft {

@@ -93,15 +93,29 @@ impl Dispatcher {
                     self.limits.tick
                 }
             };
-            let full = flights.tasks.len() >= self.limits.concurrency;
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = tokio::time::sleep(wait), if !full => {}
-                landed = flights.tasks.join_next(), if !flights.tasks.is_empty() => Flights::report(landed),
-            }
+            self.wait(wait, &mut flights, &stop).await;
         }
         if tokio::time::timeout(self.limits.shutdown, flights.land()).await.is_err() {
             warn!("stopped with deliveries in flight; their leases will run out and another dispatcher takes them");
+        }
+    }
+
+    /// Until it is time to look again, or, while there is no room for another claim, until there is. Deliveries that land
+    /// meanwhile are no reason to look.
+    async fn wait(&self, wait: Duration, flights: &mut Flights, stop: &CancellationToken) {
+        let until = Instant::now() + wait;
+        let full = flights.tasks.len() >= self.limits.concurrency;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep_until(until), if !full => return,
+                landed = flights.tasks.join_next(), if !flights.tasks.is_empty() => {
+                    Flights::report(landed);
+                    if full {
+                        return;
+                    }
+                }
+            }
         }
     }
 

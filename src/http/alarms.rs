@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{
     Facade,
     auth::Caller,
-    envelope::{Body, Data},
+    envelope::{Body, Data, named_field},
     problem::Problem,
 };
 use crate::{
@@ -102,7 +102,11 @@ pub async fn list(
     caller: Caller,
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Result<impl IntoResponse, Problem> {
-    let Query(query) = query.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+    let Query(query) = query.map_err(|rejection| {
+        let said = rejection.body_text();
+        let field = named_field(&said).unwrap_or("query").to_owned();
+        Problem::invalid_field(&field, said)
+    })?;
     let alarms = facade.store.list_owned(&caller.owner, page_size(query.limit.as_deref())?).await?;
     let alarms: Vec<View> = alarms.into_iter().map(View::of).collect();
     Ok(Data(serde_json::json!({ "count": alarms.len(), "alarms": alarms })))

@@ -60,16 +60,28 @@ fn is_json(content_type: &str) -> bool {
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut source = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut source).map_err(|error| {
-        let field = error.path().to_string();
+        let path = error.path().to_string();
         let cause = error.into_inner();
-        if field == "." || cause.is_syntax() || cause.is_eof() {
-            Problem::invalid(format!("the body is not what was expected: {cause}"))
-        } else {
-            Problem::invalid_field(&field, format!("{field}: {cause}"))
+        let said = cause.to_string();
+        match named_field(&said) {
+            Some(field) => Problem::invalid_field(field, format!("the body does not fit: {said}")),
+            None if path == "." || cause.is_syntax() || cause.is_eof() => {
+                Problem::invalid(format!("the body is not the JSON object that was expected: {said}"))
+            }
+            None => Problem::invalid_field(&path, format!("{path}: {said}")),
         }
     })?;
     source.end().map_err(|error| Problem::invalid(format!("the body goes on after its end: {error}")))?;
     Ok(parsed)
+}
+
+/// The field in serde's own sentences: ``missing field `nonce` ``, ``unknown field `snooze`, expected …``.
+pub fn named_field(said: &str) -> Option<&str> {
+    let rest = ["missing field `", "unknown field `", "duplicate field `"].iter().find_map(|start| {
+        let at = said.find(start)?;
+        Some(&said[at + start.len()..])
+    })?;
+    rest.split('`').next()
 }
 
 #[cfg(test)]
@@ -99,6 +111,7 @@ mod tests {
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert_eq!(body["error"]["field"], "minutes");
         let (_, body) = told(r#"{"sugar": 2}"#).await;
+        assert_eq!(body["error"]["field"], "sugar");
         assert!(body["error"]["message"].as_str().unwrap().contains("unknown field `sugar`"), "{body}");
         let (_, body) = told(r#"{"minutes": 1, "minutes": 2}"#).await;
         assert!(body["error"]["message"].as_str().unwrap().contains("duplicate field `minutes`"), "{body}");

@@ -2,7 +2,7 @@
 //! the controller does in [`super::resources`].
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgConnection};
+use sqlx::{FromRow, PgConnection, Postgres, postgres::PgArguments, query::QueryAs};
 use uuid::Uuid;
 
 use super::{Error, Result, Store, ask};
@@ -200,32 +200,43 @@ impl<'a> ScheduleColumns<'a> {
     }
 }
 
+/// Binds a definition as `$1` to `$9`: label, kind, `fire_at`, `cron_expr`, timezone, `conversation_id`, `wake_message`,
+/// payload, `max_failures`. Every statement that writes one begins with these.
+pub(super) fn bind_definition<'q, O>(
+    query: QueryAs<'q, Postgres, O, PgArguments>,
+    definition: &'q Definition,
+) -> QueryAs<'q, Postgres, O, PgArguments> {
+    let schedule = ScheduleColumns::of(&definition.schedule);
+    query
+        .bind(&definition.label)
+        .bind(schedule.kind)
+        .bind(schedule.fire_at)
+        .bind(schedule.cron_expr)
+        .bind(schedule.timezone)
+        .bind(&definition.conversation_id)
+        .bind(&definition.wake_message)
+        .bind(definition.payload.as_str())
+        .bind(i32::try_from(definition.max_failures).unwrap_or(i32::MAX))
+}
+
 impl Store {
     /// Creates an alarm, or finds the one that the owner's key already stands for.
     pub async fn create_or_find_by_key(&self, request: &Request<'_>) -> Result<Created> {
         let doing = "creating an alarm";
-        let definition = request.definition;
-        let schedule = ScheduleColumns::of(&definition.schedule);
         // A key's conflict does nothing here and reads the winner in a statement of its own: an INSERT does not see a
         // row that was committed after it began. The winner may be gone again by then (retention): once more.
         for _ in 0..3 {
-            let insert = sqlx::query_as(concat!(include_str!("sql/create_alarm.sql"), columns!()))
-                .bind(request.owner.as_str())
-                .bind(request.owner.user_id())
-                .bind(&definition.label)
-                .bind(request.correlation_id)
-                .bind(schedule.kind)
-                .bind(schedule.fire_at)
-                .bind(schedule.cron_expr)
-                .bind(schedule.timezone)
-                .bind(&definition.conversation_id)
-                .bind(&definition.wake_message)
-                .bind(definition.payload.as_str())
-                .bind(i32::try_from(definition.max_failures).unwrap_or(i32::MAX))
-                .bind(request.first_fire_at)
-                .bind(request.idempotency_key)
-                .bind(request.born_at)
-                .fetch_optional(&self.pool);
+            let insert = bind_definition(
+                sqlx::query_as(concat!(include_str!("sql/create_alarm.sql"), columns!())),
+                request.definition,
+            )
+            .bind(request.owner.as_str())
+            .bind(request.owner.user_id())
+            .bind(request.correlation_id)
+            .bind(request.first_fire_at)
+            .bind(request.idempotency_key)
+            .bind(request.born_at)
+            .fetch_optional(&self.pool);
             if let Some(row) = ask::<Option<Row>>(doing, insert).await? {
                 return Ok(Created::New(row.try_into()?));
             }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Store,
-    alarms::{Alarm, Row, ScheduleColumns, cancel, columns},
+    alarms::{Alarm, Row, ScheduleColumns, bind_definition, cancel, columns},
     ask, attempts,
 };
 use crate::domain::{
@@ -137,31 +137,22 @@ async fn insert(connection: &mut PgConnection, desired: &Desired<'_>, now: DateT
     for id in ask::<Vec<Uuid>>(doing, predecessors).await? {
         cancel(connection, doing, AlarmId::from_uuid(id), "resource").await?;
     }
-    let schedule = ScheduleColumns::of(&definition.schedule);
-    let query = sqlx::query_as(concat!(include_str!("sql/insert_resource.sql"), columns!()))
-        .bind(desired.owner.as_str())
-        .bind(desired.owner.user_id())
-        .bind(&definition.label)
-        .bind(schedule.kind)
-        .bind(schedule.fire_at)
-        .bind(schedule.cron_expr)
-        .bind(schedule.timezone)
-        .bind(&definition.conversation_id)
-        .bind(&definition.wake_message)
-        .bind(definition.payload.as_str())
-        .bind(i32::try_from(definition.max_failures).unwrap_or(i32::MAX))
-        .bind(status.as_str())
-        .bind(fires_at)
-        .bind(last_error)
-        .bind(i64::from(status == Status::Failed))
-        .bind(identity.cluster.as_uuid())
-        .bind(identity.uid.as_uuid())
-        .bind(&identity.namespace)
-        .bind(&identity.name)
-        .bind(desired.generation)
-        .bind(desired.hash.as_slice())
-        .bind(desired.created_at)
-        .fetch_one(&mut *connection);
+    let query =
+        bind_definition(sqlx::query_as(concat!(include_str!("sql/insert_resource.sql"), columns!())), definition)
+            .bind(desired.owner.as_str())
+            .bind(desired.owner.user_id())
+            .bind(status.as_str())
+            .bind(fires_at)
+            .bind(last_error)
+            .bind(i64::from(status == Status::Failed))
+            .bind(identity.cluster.as_uuid())
+            .bind(identity.uid.as_uuid())
+            .bind(&identity.namespace)
+            .bind(&identity.name)
+            .bind(desired.generation)
+            .bind(desired.hash.as_slice())
+            .bind(desired.created_at)
+            .fetch_one(&mut *connection);
     let alarm = Alarm::try_from(ask::<Row>(doing, query).await?)?;
     record_if_missed(connection, desired, &alarm, &plan).await?;
     Ok(Applied::Stored(Box::new(alarm)))
@@ -192,17 +183,8 @@ async fn edit(
         Some((status, at, error)) => (Some(status), Some(at), Some(error)),
         None => (None, None, None),
     };
-    let query = sqlx::query_as(concat!(include_str!("sql/edit_resource.sql"), columns!()))
+    let query = bind_definition(sqlx::query_as(concat!(include_str!("sql/edit_resource.sql"), columns!())), definition)
         .bind(stored.id.as_uuid())
-        .bind(&definition.label)
-        .bind(schedule.kind)
-        .bind(schedule.fire_at)
-        .bind(schedule.cron_expr)
-        .bind(schedule.timezone)
-        .bind(&definition.conversation_id)
-        .bind(&definition.wake_message)
-        .bind(definition.payload.as_str())
-        .bind(i32::try_from(definition.max_failures).unwrap_or(i32::MAX))
         .bind(status.map(Status::as_str))
         .bind(fires_at)
         .bind(last_error)

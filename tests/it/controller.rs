@@ -61,7 +61,7 @@ fn conditions(status: &AlarmStatus) -> Vec<(&str, &str, &str)> {
 #[tokio::test]
 async fn an_alarm_applied_as_yaml_wakes_the_router_and_shows_it_in_its_status() {
     let cluster = cluster().await;
-    cluster.apply("tea", "  delaySeconds: 3\n  label: tea\n  payloadJson: '{\"cup\": 1.50}'").await;
+    cluster.apply("tea", "  delaySeconds: 6\n  label: tea\n  payloadJson: '{\"cup\": 1.50}'").await;
     let waiting = cluster.phase("tea", Phase::Active).await;
     assert_eq!(waiting.observed_generation, 1);
     assert_eq!(waiting.next_fire_time, waiting.schedule);
@@ -208,6 +208,27 @@ async fn the_api_server_refuses_what_it_can_see() {
     );
     let refused = cluster.namespace.apply(&mismatched).await.unwrap_err().to_string();
     assert!(refused.contains("first 16 hex digits of publicKey"), "{refused}");
+}
+
+#[tokio::test]
+async fn alarms_fire_while_the_cluster_is_away() {
+    let world = World::new().await;
+    let facade = world.chronosd("api").await;
+    let api = AgentKey::of("ann").sign_in(&facade.api_url()).await;
+    let body = serde_json::json!({ "kind": "once", "delay_seconds": 1, "wake_message": "m" });
+    api.post("/v1/alarms", &body).await.data();
+
+    // An address where nobody listens.
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let nowhere = "{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}], \
+                   clusters: [{name: c, cluster: {server: 'https://127.0.0.1:9'}}], users: [{name: u, user: {token: t}}]}";
+    std::fs::write(&kubeconfig, nowhere).unwrap();
+    let settings = [("KUBECONFIG", kubeconfig.to_str().unwrap())];
+    let daemon = Daemon::start_unready(&world, "controller,dispatch", &settings).await;
+    world.sink.wakes(1).await;
+    let (status, said) = daemon.readiness().await;
+    assert_eq!((status, said.as_str()), (503, "the Alarm and Agent resources cannot be watched yet\n"));
 }
 
 #[tokio::test]

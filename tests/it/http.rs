@@ -68,8 +68,9 @@ async fn a_cancelled_alarm_stays_silent() {
         let body = json!({ "kind": "once", "delay_seconds": seconds, "wake_message": message });
         api.post("/v1/alarms", &body).await.data()["id"].as_str().unwrap().to_owned()
     };
-    let silent = post("must not be heard", 1).await;
-    post("comes a second later", 2).await;
+    // Far enough ahead to cancel in time on a busy machine.
+    let silent = post("must not be heard", 4).await;
+    post("comes a second later", 5).await;
 
     let cancelled = api.delete(&format!("/v1/alarms/{silent}")).await.data();
     assert_eq!((&cancelled["status"], &cancelled["in_flight"]), (&json!("cancelled"), &json!(false)));
@@ -122,7 +123,7 @@ async fn the_newest_alarms_are_listed_first_and_pages_are_capped() {
         let refused = api.get(&format!("/v1/alarms?limit={limit}")).await;
         assert_eq!(refused.refusal(), (400, "invalid_request", "limit"), "{limit:?}");
     }
-    assert_eq!(api.get("/v1/alarms?page=2").await.refusal(), (400, "invalid_request", ""));
+    assert_eq!(api.get("/v1/alarms?page=2").await.refusal(), (400, "invalid_request", "page"));
 }
 
 #[tokio::test]
@@ -248,6 +249,8 @@ async fn the_oldest_of_too_many_open_challenges_is_replaced() {
 async fn a_mistake_is_told_with_its_field_and_nothing_is_stored() {
     let (_world, _daemon, api) = door().await;
     let cases = [
+        (json!({ "delay_seconds": 5, "wake_message": "m" }), "kind"),
+        (json!({ "kind": "once", "delay_seconds": 5, "wake_message": "m", "snooze": 1 }), "snooze"),
         (json!({ "kind": "once", "delay_seconds": 5 }), "wake_message"),
         (json!({ "kind": "once", "delay_seconds": 5, "wake_message": "  " }), "wake_message"),
         (json!({ "kind": "sometimes", "delay_seconds": 5, "wake_message": "m" }), "kind"),
@@ -281,9 +284,6 @@ async fn a_mistake_is_told_with_its_field_and_nothing_is_stored() {
         let answer = api.post("/v1/alarms", &body).await;
         assert_eq!(answer.refusal(), (400, "invalid_request", field), "{body}: {}", answer.text);
     }
-    let unknown =
-        api.post("/v1/alarms", &json!({ "kind": "once", "delay_seconds": 5, "wake_message": "m", "snooze": 1 })).await;
-    assert!(unknown.status == 400 && unknown.text.contains("snooze"), "{}", unknown.text);
     assert_eq!(api.get("/v1/alarms").await.data()["count"], 0);
 }
 

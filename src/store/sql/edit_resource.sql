@@ -1,8 +1,8 @@
--- Another definition for the alarm of a resource. $11 status, $12 instant and $13 error are NULL when the schedule stays:
+-- Another definition ($1 to $9) for the alarm of a resource ($10). $11 status, $12 instant and $13 error are NULL when the schedule stays:
 -- then the occurrence, its failures and its claim stay too. Otherwise it is re-planned: a new epoch, no claim, no failures.
 UPDATE alarms
-SET label = $2, kind = $3, fire_at = $4, cron_expr = $5, timezone = $6,
-    conversation_id = $7, wake_message = $8, payload = $9::json, max_failures = $10,
+SET label = $1, kind = $2, fire_at = $3, cron_expr = $4, timezone = $5,
+    conversation_id = $6, wake_message = $7, payload = $8::json, max_failures = $9,
     resource_generation = $14, definition_hash = $15,
     revision = revision + 1, updated_at = now(),
     status = coalesce($11, status),
@@ -17,5 +17,5 @@ SET label = $2, kind = $3, fire_at = $4, cron_expr = $5, timezone = $6,
     claimed_at = CASE WHEN $11 IS NULL THEN claimed_at END,
     claim_token = CASE WHEN $11 IS NULL THEN claim_token END,
     claimed_by = CASE WHEN $11 IS NULL THEN claimed_by END
-WHERE id = $1
+WHERE id = $10
 RETURNING

@@ -38,6 +38,13 @@ pub fn command(settings: &[(&str, &str)]) -> Command {
 
 impl Daemon {
     pub async fn start(world: &World, roles: &str, settings: &[(&str, &str)]) -> Self {
+        let daemon = Self::start_unready(world, roles, settings).await;
+        eventually("chronosd is ready", || async { (daemon.readiness().await.0 == 200).then_some(()) }).await;
+        daemon
+    }
+
+    /// Starts one that need not get ready.
+    pub async fn start_unready(world: &World, roles: &str, settings: &[(&str, &str)]) -> Self {
         let defaults = [
             ("CHRONOS_ROLES", roles),
             ("CHRONOS_POSTGRES_URI", &world.database.uri),
@@ -79,18 +86,13 @@ impl Daemon {
                 eprintln!("chronosd: {line}");
             }
         });
-        let daemon = Self { child, api, probes, logs };
-        daemon.ready().await;
-        daemon
+        Self { child, api, probes, logs }
     }
 
-    async fn ready(&self) {
-        let url = format!("http://{}/readyz", self.probes);
-        eventually("chronosd is ready", || async {
-            let response = reqwest::get(&url).await.ok()?;
-            response.status().is_success().then_some(())
-        })
-        .await;
+    /// Status and words of `/readyz`.
+    pub async fn readiness(&self) -> (u16, String) {
+        let response = reqwest::get(format!("http://{}/readyz", self.probes)).await.expect("probes are served");
+        (response.status().as_u16(), response.text().await.expect("it says something"))
     }
 
     pub fn api_url(&self) -> String {

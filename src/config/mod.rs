@@ -1,0 +1,101 @@
+//! Configuration: one struct per concern, read from the environment, checked as a whole at start.
+//!
+//! Every setting is an environment variable; those that are no secret are flags of the same name as well
+//! (`CHRONOS_TICK_MS` ↔ `--tick-ms`), which win; any may come from a file (`CHRONOS_TOKEN_FILE`). [`SETTINGS`] lists
+//! them all. A wrong one stops the process with every problem at once, each with the variable's name, what is wrong and
+//! what would be right.
+
+mod given;
+mod settings;
+
+use std::{fmt, net::IpAddr, time::Duration};
+
+use secrecy::SecretString;
+use url::Url;
+
+use crate::domain::{access::Keyring, ladder::Ladder};
+
+pub use given::Given;
+pub use settings::{SETTINGS, Setting};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    pub controller: bool,
+    pub dispatch: bool,
+    pub api: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub roles: Roles,
+    pub database: Database,
+    pub listen: Listen,
+    pub api: Option<Api>,
+    pub dispatch: Option<Dispatch>,
+    pub controller: Controller,
+    /// Retries of an alarm that does not say otherwise, whichever door it came through.
+    pub max_failures: u32,
+    /// How long a stop waits for what is in flight.
+    pub shutdown: Duration,
+    /// What works but should not stay so; logged at start.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Database {
+    pub uri: SecretString,
+    pub allow_unsafe: bool,
+    pub api_pool: u32,
+    pub dispatch_pool: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub bind: IpAddr,
+    pub port: u16,
+    pub metrics_port: u16,
+}
+
+/// The facade.
+#[derive(Clone)]
+pub struct Api {
+    pub tokens: Vec<SecretString>,
+    pub keyring: Keyring,
+}
+
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    pub wake_url: Url,
+    pub wake_token: SecretString,
+    pub wake_timeout: Duration,
+    pub tick: Duration,
+    pub lease: Duration,
+    pub batch: usize,
+    pub concurrency: usize,
+    pub ladder: Ladder,
+}
+
+#[derive(Clone, Debug)]
+pub struct Controller {
+    /// Empty: all.
+    pub namespaces: Vec<String>,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").finish_non_exhaustive()
+    }
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<String>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration cannot be used:")?;
+        self.0.iter().try_for_each(|problem| write!(f, "\n  - {problem}"))
+    }
+}
+
+impl std::error::Error for Problems {}

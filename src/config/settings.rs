@@ -1,0 +1,73 @@
+//! Every setting there is: name, default, reason.
+
+/// One environment variable.
+pub struct Setting {
+    pub name: &'static str,
+    pub default: Option<&'static str>,
+    /// A secret has no flag: command lines are visible to everybody on the machine.
+    pub secret: bool,
+    pub help: &'static str,
+}
+
+const fn plain(name: &'static str, default: Option<&'static str>, help: &'static str) -> Setting {
+    Setting { name, default, secret: false, help }
+}
+
+const fn secret(name: &'static str, help: &'static str) -> Setting {
+    Setting { name, default: None, secret: true, help }
+}
+
+/// Every setting, in the order in which `chronosd run --help` shows them.
+pub const SETTINGS: &[Setting] = &[
+    plain("CHRONOS_ROLES", Some("controller,dispatch,api"), "What this process does"),
+    secret("CHRONOS_POSTGRES_URI", "The database: postgres://user:password@host:5432/name"),
+    plain(
+        "CHRONOS_ALLOW_UNSAFE_POSTGRES",
+        Some("false"),
+        "Accept a database that may lose committed rows in a crash (tests only)",
+    ),
+    plain("CHRONOS_BIND", Some("127.0.0.1"), "Address to listen on; 0.0.0.0 inside a container"),
+    plain("CHRONOS_PORT", Some("9096"), "Port of the HTTP facade; 0 takes a free one"),
+    plain("CHRONOS_METRICS_PORT", Some("9097"), "Port of the probes; 0 takes a free one"),
+    secret(
+        "CHRONOS_TOKEN",
+        "Bearer that every caller of the facade presents; several, comma separated, during a rotation",
+    ),
+    secret(
+        "CHRONOS_AGENT_AUTH_SECRET",
+        "Signs principal tokens; several, comma separated, during a rotation: the first signs",
+    ),
+    plain(
+        "CHRONOS_ENROLMENT",
+        Some("registered"),
+        "Which agents may sign in: registered, or open (any well-formed DID; only with CHRONOS_DEV=true)",
+    ),
+    plain("CHRONOS_DEV", Some("false"), "Allow what is fit for a developer's machine only"),
+    plain("CHRONOS_ROUTER_WAKE_URL", Some("http://127.0.0.1:8088/internal/wake"), "Where wakes go"),
+    secret("CHRONOS_WAKE_TOKEN", "Bearer that the router expects"),
+    plain("CHRONOS_WAKE_TIMEOUT_SECONDS", Some("60"), "Deadline of one delivery; a cold agent takes 30 to 45 s"),
+    plain("CHRONOS_TICK_MS", Some("1000"), "Heartbeat: how often to look for due alarms when nothing hints at one"),
+    plain("CHRONOS_LEASE_SECONDS", Some("120"), "How long a claim holds before another dispatcher may take the alarm"),
+    plain("CHRONOS_BATCH", Some("500"), "Most alarms one claim takes"),
+    plain("CHRONOS_CONCURRENCY", Some("512"), "Deliveries in flight at once"),
+    plain(
+        "CHRONOS_SHUTDOWN_SECONDS",
+        None,
+        "How long a stop waits for deliveries in flight; default: the wake timeout + 5",
+    ),
+    plain("CHRONOS_MAX_FAILURES", Some("5"), "Retries of an alarm that does not say otherwise"),
+    plain("CHRONOS_RETRY_BASE_MS", Some("30000"), "First rung of the retry ladder"),
+    plain("CHRONOS_RETRY_CAP_MS", Some("900000"), "Longest wait between two attempts"),
+    plain("CHRONOS_RETRY_JITTER", Some("0.1"), "Share by which a rung after the first varies"),
+    plain("CHRONOS_API_POOL", Some("10"), "Database connections of the facade"),
+    plain("CHRONOS_DISPATCH_POOL", Some("10"), "Database connections of the dispatcher"),
+    plain("CHRONOS_WATCH_NAMESPACES", Some(""), "Namespaces the controller watches, comma separated; empty: all"),
+    plain("CHRONOS_LOG", Some("info"), "Log filter, e.g. info,chronos::dispatch=debug"),
+];
+
+impl Setting {
+    /// `CHRONOS_TICK_MS` → `tick-ms`.
+    pub fn flag(&self) -> String {
+        self.name.trim_start_matches("CHRONOS_").to_ascii_lowercase().replace('_', "-")
+    }
+}

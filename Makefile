@@ -78,4 +78,4 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 
 .PHONY: clean-cache
 clean-cache: ## Remove what setup and cargo built outside the checkout
-	rm -rf "$(cache)/chronos" "$(cache)/chronos-testbed"
+	rm -rf "$(CARGO_TARGET_DIR)" "$(cache)/chronos-testbed"

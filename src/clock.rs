@@ -1,7 +1,7 @@
 //! The machine's clock is asked here and nowhere else (clippy insists).
 //!
 //! What is due is decided by Postgres' `now()` alone, and the instants in tables come from there too. This clock serves
-//! what never meets a table: the expiry of principal tokens.
+//! what never meets a table: the expiry of principal tokens, and the times of conditions in a resource's status.
 
 use std::sync::Arc;
 

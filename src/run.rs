@@ -164,7 +164,7 @@ pub async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
                 Kubeconfig::read_from(path).with_context(|| format!("reading the kubeconfig {}", path.display()))?;
             kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
         }
-        Cluster::Environment if std::env::var_os("KUBECONFIG").is_some() => {
+        Cluster::Environment if std::env::var_os("KUBECONFIG").is_some_and(|path| !path.is_empty()) => {
             kube::Config::from_kubeconfig(&KubeConfigOptions::default())
                 .await
                 .context("reading the file in KUBECONFIG")?

@@ -10,17 +10,12 @@ use super::{
 };
 use crate::{
     crd::{Alarm, condition::reason},
-    domain::schedule::Schedule,
+    domain::{ids::ResourceUid, schedule::Schedule},
     store::resources::{Applied, Desired, Identity},
 };
 
 pub async fn apply(context: &Context, alarm: &Alarm, valid: &Valid) -> Report {
-    let identity = Identity {
-        cluster: context.cluster,
-        uid: valid.uid,
-        namespace: valid.namespace.clone(),
-        name: alarm.name_any(),
-    };
+    let identity = identity(context, alarm, valid.uid);
     let hash = fingerprint(valid);
     let desired = Desired {
         identity: &identity,
@@ -32,12 +27,28 @@ pub async fn apply(context: &Context, alarm: &Alarm, valid: &Valid) -> Report {
     };
     match context.store.apply_resource(&desired).await {
         Ok(Applied::Stored(stored)) => Report::Stored(stored),
-        Ok(Applied::NeverFires) => Report::Refused(Refused {
-            reason: reason::INVALID_SCHEDULE,
-            message: "spec.cronExpr has no instant ahead, so the alarm would never fire; give one that does".to_owned(),
-        }),
-        Err(error) => Report::DatabaseAway(error),
+        Ok(Applied::NeverFires) => {
+            let message =
+                "spec.cronExpr: no instant lies ahead, so the alarm would never fire; give an expression that does";
+            refuse(context, alarm, Refused { reason: reason::INVALID_SCHEDULE, message: message.to_owned() }).await
+        }
+        Err(error) => Report::Failed(error),
     }
+}
+
+/// Nothing is written for what is refused; what was stored before, if anything, goes on and is reported as it is.
+pub async fn refuse(context: &Context, alarm: &Alarm, refused: Refused) -> Report {
+    let Some(uid) = alarm.uid().and_then(|uid| uid.parse().ok()) else {
+        return Report::Refused { refused, stored: None };
+    };
+    match context.store.find_resource(&identity(context, alarm, uid)).await {
+        Ok(stored) => Report::Refused { refused, stored: stored.map(Box::new) },
+        Err(error) => Report::Failed(error),
+    }
+}
+
+fn identity(context: &Context, alarm: &Alarm, uid: ResourceUid) -> Identity {
+    Identity { cluster: context.cluster, uid, namespace: alarm.namespace().unwrap_or_default(), name: alarm.name_any() }
 }
 
 /// Before the finalizer lets go.

@@ -187,15 +187,15 @@ async fn bring_about(api: &Api<Alarm>, alarm: &Alarm, context: &Context) -> Resu
     let agents = agents_beside(alarm, context).await?; // cluster
     let valid = validate::validate(alarm, &agents, context.max_failures); // pure
     let report = match valid {
-        Err(refused) => status::Report::Refused(refused),
-        Ok(valid) => apply::apply(context, alarm, &valid).await, // Postgres
+        Err(refused) => apply::refuse(context, alarm, refused).await, // Postgres
+        Ok(valid) => apply::apply(context, alarm, &valid).await,      // Postgres
     };
     status::mirror(api, alarm, &report, context.clock.now()).await?; // cluster
     match report {
         status::Report::Stored(_) => Ok(Action::requeue(RESYNC)),
         // A typo waits for an edit, a missing Agent for its Agent: both come as events.
-        status::Report::Refused(_) => Ok(Action::await_change()),
-        status::Report::DatabaseAway(source) => Err(Error::Store { name: alarm.name_any(), source }),
+        status::Report::Refused { .. } => Ok(Action::await_change()),
+        status::Report::Failed(source) => Err(Error::Store { name: alarm.name_any(), source }),
     }
 }
 

@@ -29,8 +29,12 @@ const MESSAGE_CAP: usize = 32_768;
 /// What a reconcile found.
 pub enum Report {
     Stored(Box<Stored>),
-    Refused(Refused),
-    DatabaseAway(store::Error),
+    /// `stored` is what an earlier version of the resource asked for; it goes on.
+    Refused {
+        refused: Refused,
+        stored: Option<Box<Stored>>,
+    },
+    Failed(store::Error),
 }
 
 pub async fn mirror(api: &Api<Alarm>, alarm: &Alarm, report: &Report, now: DateTime<Utc>) -> Result<(), Error> {
@@ -61,40 +65,61 @@ fn status(alarm: &Alarm, report: &Report, now: DateTime<Utc>) -> AlarmStatus {
     let conditions = Conditions { before: &before.conditions, generation, now };
     match report {
         Report::Stored(stored) => AlarmStatus {
-            observed_generation: generation,
-            alarm_id: Some(stored.id.to_string()),
             phase: Some(phase(stored.status)),
-            schedule: Some(stored.fire_at.map_or_else(|| stored.cron_expr.clone(), rfc3339)),
-            next_fire_time: (stored.status == Status::Active).then(|| rfc3339(stored.next_fire_at)),
-            last_fired_time: stored.last_fired_at.map(rfc3339),
-            failure_count: stored.failure_count,
-            last_error: occurrence::error_class(&stored.last_error).to_owned(),
-            fired_count: stored.fired_count,
-            missed_count: stored.missed_count,
             conditions: vec![conditions.condition(READY, true, ready_reason(stored.status), &sentence(stored))],
+            ..facts(stored, generation)
         },
-        Report::Refused(refused) => AlarmStatus {
-            observed_generation: generation,
-            phase: Some(Phase::Invalid),
-            conditions: vec![
-                conditions.condition(READY, false, refused.reason, &refused.message),
-                conditions.condition(STALLED, true, refused.reason, &refused.message),
-            ],
-            ..before
-        },
-        Report::DatabaseAway(_) => {
-            let message =
-                "the database does not answer; it is tried again. Alarms stored before keep their place in it";
+        Report::Refused { refused, stored } => {
+            let living = stored.as_ref().is_some_and(|stored| stored.status.is_living());
+            let goes_on = if living { "; until then what was stored before goes on" } else { "" };
+            let message = format!("{}{goes_on}", refused.message);
+            AlarmStatus {
+                phase: Some(Phase::Invalid),
+                conditions: vec![
+                    conditions.condition(READY, false, refused.reason, &message),
+                    conditions.condition(STALLED, true, refused.reason, &message),
+                ],
+                ..stored.as_ref().map_or_else(|| nothing(generation), |stored| facts(stored, generation))
+            }
+        }
+        Report::Failed(error) => {
+            let (reason, message) = if error.is_away() {
+                (
+                    reason::DATABASE_UNAVAILABLE,
+                    "the database does not answer; it is tried again. Alarms in it keep their place",
+                )
+            } else {
+                (reason::STORE_FAILED, "storing it failed; it is tried again. The operator's log says why")
+            };
             AlarmStatus {
                 observed_generation: generation,
                 conditions: vec![
-                    conditions.condition(READY, false, reason::DATABASE_UNAVAILABLE, message),
-                    conditions.condition(RECONCILING, true, reason::DATABASE_UNAVAILABLE, message),
+                    conditions.condition(READY, false, reason, message),
+                    conditions.condition(RECONCILING, true, reason, message),
                 ],
                 ..before.clone()
             }
         }
     }
+}
+
+/// What a row says.
+fn facts(stored: &Stored, generation: i64) -> AlarmStatus {
+    AlarmStatus {
+        alarm_id: Some(stored.id.to_string()),
+        schedule: Some(stored.fire_at.map_or_else(|| stored.cron_expr.clone(), rfc3339)),
+        next_fire_time: (stored.status == Status::Active).then(|| rfc3339(stored.next_fire_at)),
+        last_fired_time: stored.last_fired_at.map(rfc3339),
+        failure_count: stored.failure_count,
+        last_error: occurrence::error_class(&stored.last_error).to_owned(),
+        fired_count: stored.fired_count,
+        missed_count: stored.missed_count,
+        ..nothing(generation)
+    }
+}
+
+fn nothing(generation: i64) -> AlarmStatus {
+    AlarmStatus { observed_generation: generation, ..AlarmStatus::default() }
 }
 
 fn phase(status: Status) -> Phase {

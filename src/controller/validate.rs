@@ -44,7 +44,7 @@ pub fn validate(alarm: &Alarm, agents: &[Agent], max_failures: u32) -> Result<Va
         return Err(Refused { reason: reason::OWNER_NOT_ALLOWED, message });
     }
     let defaults = Defaults { born_at: created_at, max_failures };
-    let definition = draft(alarm).define(defaults).map_err(|invalid| refusal(&invalid))?;
+    let definition = draft(alarm).define(defaults).map_err(|invalid| refusal(&invalid, spec.payload_json.is_some()))?;
     Ok(Valid { uid, namespace, generation, created_at, owner, definition })
 }
 
@@ -56,7 +56,6 @@ pub fn enrols(agent: &Agent, owner: &str) -> bool {
 
 fn draft(alarm: &Alarm) -> Draft {
     let spec = alarm.spec.clone();
-    let payload = spec.payload.map(|map| serde_json::Value::Object(map).to_string());
     Draft {
         label: spec.label.unwrap_or_default(),
         fire_at: spec.fire_at,
@@ -65,14 +64,18 @@ fn draft(alarm: &Alarm) -> Draft {
         timezone: spec.timezone,
         conversation_id: spec.conversation_id.unwrap_or_default(),
         wake_message: spec.wake_message,
-        payload: payload.or(spec.payload_json),
+        payload: spec.payload.map(|raw| raw.get().to_owned()).or(spec.payload_json),
         max_failures: spec.max_failures.map(i64::from),
     }
 }
 
-fn refusal(invalid: &[Invalid]) -> Refused {
+fn refusal(invalid: &[Invalid], payload_json: bool) -> Refused {
+    let name = |field: &str| match field {
+        "payload" if payload_json => "payloadJson".to_owned(),
+        field => camel_case(field),
+    };
     let sentences: Vec<String> =
-        invalid.iter().map(|invalid| format!("spec.{}: {}", camel_case(invalid.field), invalid.problem)).collect();
+        invalid.iter().map(|invalid| format!("spec.{}: {}", name(invalid.field), invalid.problem)).collect();
     let schedule = |field: &str| matches!(field, "cron_expr" | "timezone" | "fire_at" | "delay_seconds");
     let all_schedule = invalid.iter().all(|invalid| schedule(invalid.field));
     Refused {
@@ -173,7 +176,7 @@ mod tests {
         assert!(message.starts_with("spec.cronExpr: "), "{message}");
         let (reason, message) = refused(json!({ "delaySeconds": 60, "payloadJson": "{" }));
         assert_eq!(reason, "InvalidSpec");
-        assert!(message.starts_with("spec.payload: "), "{message}");
+        assert!(message.starts_with("spec.payloadJson: "), "{message}");
         let (reason, message) = refused(json!({ "fireAt": "tomorrow" }));
         assert_eq!(reason, "InvalidSchedule");
         assert!(message.starts_with("spec.fireAt: is \"tomorrow\""), "{message}");

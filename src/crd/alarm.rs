@@ -2,7 +2,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
 /// An alarm: wakes its owner's agent once, or again and again, at the instants its schedule names. Give exactly one of
 /// fireAt, delaySeconds and cronExpr. wakeMessage and payload can be read by everybody who may view the resource: put no
@@ -90,7 +90,7 @@ pub struct AlarmSpec {
     /// every byte counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "free_form")]
-    pub payload: Option<Map<String, Value>>,
+    pub payload: Option<RawJson>,
 
     /// State handed back with the wake, as JSON text that is kept to the byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,6 +158,28 @@ pub enum Phase {
     Invalid,
 }
 
+/// JSON as the API server spells it. Reading it descends nowhere: a parser that did would give up on deep nesting.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+/// Atomic: it is replaced whole, and `metadata.managedFields` does not repeat its nesting.
 fn free_form(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": true,
+        "x-kubernetes-map-type": "atomic"
+    })
 }

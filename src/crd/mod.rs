@@ -2,8 +2,9 @@
 //!
 //! What the API server can see it refuses at `kubectl apply` (lengths, ranges, CEL rules); what it cannot see (cron grammar,
 //! owner policy) the controller reports in the status. `crds/` is generated from here by `chronosd crd` and diffed by
-//! `make verify`. Texts that a person may get wrong are plain strings, so that no object the API server accepts can fail
-//! to be read and stop the watch for all the others.
+//! `make verify`. No object that the API server accepts may fail to be read here: one would stop the list, and so the
+//! watch, for all the others. So texts that a person may get wrong are plain strings, and the free-form payload is taken as
+//! raw text, however deep it is nested.
 
 mod agent;
 mod alarm;
@@ -34,6 +35,7 @@ pub mod condition {
         pub const INVALID_SPEC: &str = "InvalidSpec";
         pub const OWNER_NOT_ALLOWED: &str = "OwnerNotAllowed";
         pub const DATABASE_UNAVAILABLE: &str = "DatabaseUnavailable";
+        pub const STORE_FAILED: &str = "StoreFailed";
     }
 }
 

@@ -49,6 +49,8 @@ impl Options {
     /// What the options say, as settings.
     pub fn flags(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::from([
+            // Loopback only, whatever the environment says: enrolment is open.
+            ("CHRONOS_BIND", "127.0.0.1".to_owned()),
             ("CHRONOS_PORT", self.port.to_string()),
             ("CHRONOS_METRICS_PORT", self.metrics_port.to_string()),
         ])

@@ -3,7 +3,9 @@
 
 use std::{
     fs,
+    io::Write,
     net::TcpListener,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -95,6 +97,9 @@ impl Server {
 
     /// Orderly: the next start has nothing to replay.
     pub async fn stop(mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("Postgres had ended by itself: {status}");
+        }
         let stopped = unprivileged(&self.binaries.join("pg_ctl"))
             .arg("-D")
             .arg(&self.data)
@@ -122,6 +127,8 @@ fn unprivileged(program: &Path) -> Command {
     }
     // INT is Postgres' fast shutdown: connections are closed, nothing is lost.
     command.arg("--pdeathsig=INT").arg("--").arg(program);
+    // Ctrl-C goes to the whole group of the terminal; Postgres is stopped by us, after the last settle.
+    command.process_group(0);
     // Not where the caller happens to stand: that may be closed to the other user.
     command.current_dir("/");
     command
@@ -134,7 +141,13 @@ async fn initialise(binaries: &Path, data_dir: &Path, data: &Path, password: &st
     }
     fs::create_dir(data).with_context(|| format!("creating {}", data.display()))?;
     let password_file = data_dir.join("postgres.password");
-    fs::write(&password_file, password)?;
+    fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&password_file)?
+        .write_all(password.as_bytes())?;
     if is_root() {
         for path in [data, password_file.as_path()] {
             let done = Command::new("chown").arg(format!("{UNPRIVILEGED}:")).arg(path).output().await?;

@@ -3,23 +3,29 @@
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
+use super::Held;
 use crate::{
     domain::{
         ladder::Ladder,
         occurrence::{self, Next, Occurrence},
     },
     router::Router,
-    store::claims::{Attempt, Claim},
+    store::claims::Attempt,
 };
 
 pub struct Delivered {
     pub next: Next,
     pub attempt: Attempt,
+    /// When the alarm wants attention again, on our own clock.
+    pub wanted_at: Option<Instant>,
 }
 
-pub async fn deliver(router: &Router, ladder: &Ladder, claim: &Claim, asked_at: Instant) -> Delivered {
-    // Instants are Postgres' own: the claim's, plus what our stopwatch has run since.
-    let by_postgres = |instant: Instant| -> DateTime<Utc> { claim.claimed_at + instant.duration_since(asked_at) };
+pub async fn deliver(router: &Router, ladder: &Ladder, held: &Held) -> Delivered {
+    let claim = &held.claim;
+    // Instants are Postgres' own: the claim's, plus what our stopwatch has run since it was here. A little behind the
+    // truth, never ahead: no slot is passed over because our clock ran fast.
+    let by_postgres =
+        |instant: Instant| -> DateTime<Utc> { claim.claimed_at + instant.duration_since(held.answered_at) };
     let started = Instant::now();
     let answer = router.wake(&claim.wake).await;
     let ended = Instant::now();
@@ -30,12 +36,15 @@ pub async fn deliver(router: &Router, ladder: &Ladder, claim: &Claim, asked_at: 
         failure_count: claim.failure_count,
         max_failures: claim.max_failures,
     };
-    let next = occurrence::next(&facts, &answer, ladder, by_postgres(ended), rand::random());
+    let now = by_postgres(ended);
+    let next = occurrence::next(&facts, &answer, ladder, now, rand::random());
+    // In the past: at once.
+    let wanted_at = next.at().map(|at| ended + (at - now).to_std().unwrap_or_default());
     let attempt = Attempt {
         started_at: by_postgres(started),
         duration: ended.duration_since(started),
         http_status: answer.http_status(),
         error: answer.error().to_owned(),
     };
-    Delivered { next, attempt }
+    Delivered { next, attempt, wanted_at }
 }

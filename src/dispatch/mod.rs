@@ -62,10 +62,19 @@ pub struct Dispatcher {
     worker: WorkerId,
 }
 
-/// The deliveries under way.
+/// The deliveries under way. Each says at its end when its alarm wants attention again.
 #[derive(Default)]
 pub struct Flights {
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Option<Instant>>,
+}
+
+/// A claim, and the moments that matter about it, on our monotonic clock.
+struct Held {
+    claim: Claim,
+    /// Before the claim was sent: its lease runs from here at the latest.
+    asked_at: Instant,
+    /// When it was here: Postgres' time of the claim was no later than this.
+    answered_at: Instant,
 }
 
 /// What one look found.
@@ -100,17 +109,21 @@ impl Dispatcher {
         }
     }
 
-    /// Until it is time to look again, or, while there is no room for another claim, until there is. Deliveries that land
-    /// meanwhile are no reason to look.
+    /// Until it is time to look again, or, while there is no room for another claim, until there is. A delivery that lands
+    /// is a reason to look only when its alarm wants attention sooner.
     async fn wait(&self, wait: Duration, flights: &mut Flights, stop: &CancellationToken) {
-        let until = Instant::now() + wait;
+        let mut until = Instant::now() + wait;
         let full = flights.tasks.len() >= self.limits.concurrency;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep_until(until), if !full => return,
-                landed = flights.tasks.join_next(), if !flights.tasks.is_empty() => {
-                    Flights::report(landed);
+                Some(landed) = flights.tasks.join_next() => {
+                    until = Flights::wanted(landed).map_or(until, |wanted| until.min(wanted));
+                    // Whatever else has landed makes room in the same go.
+                    while let Some(landed) = flights.tasks.try_join_next() {
+                        until = Flights::wanted(landed).map_or(until, |wanted| until.min(wanted));
+                    }
                     if full {
                         return;
                     }
@@ -125,17 +138,20 @@ impl Dispatcher {
         if room == 0 {
             return Ok(Look { claimed: 0, wait: self.limits.tick });
         }
-        // The claim's age counts from before the statement was sent: never younger than Postgres thinks.
         let asked_at = Instant::now();
         let found = self.store.claim_due(self.worker, room, self.limits.lease).await?;
-        for row in &found.unreadable {
-            error!(alarm_id = %row.id, why = row.why, "alarm {} cannot be read and is parked as failed", row.id);
-            self.store.park_under_token(row).await?;
-        }
+        let answered_at = Instant::now();
         let claimed = found.claims.len();
         for claim in found.claims {
-            let dispatcher = Arc::clone(self);
-            flights.tasks.spawn(async move { dispatcher.attend(claim, asked_at).await });
+            let (dispatcher, held) = (Arc::clone(self), Held { claim, asked_at, answered_at });
+            flights.tasks.spawn(async move { dispatcher.attend(held).await });
+        }
+        for row in &found.unreadable {
+            error!(alarm_id = %row.id, why = row.why, "alarm {} cannot be read and is parked as failed", row.id);
+            if let Err(error) = self.store.park_under_token(row).await {
+                // It comes back when its lease has run out.
+                warn!(alarm_id = %row.id, error = %chain(&error), "alarm {} cannot be parked yet", row.id);
+            }
         }
         let wait = if claimed + found.unreadable.len() == room {
             Duration::ZERO // there may be more
@@ -147,40 +163,39 @@ impl Dispatcher {
     }
 
     /// One claim, from here to its settle.
-    async fn attend(&self, claim: Claim, asked_at: Instant) {
-        if asked_at.elapsed() + self.limits.wake_timeout > self.limits.lease {
-            warn!(alarm_id = %claim.wake.alarm_id, "alarm {}: the claim is too old to finish inside its lease and is given back", claim.wake.alarm_id);
-            if let Err(error) = self.store.give_back_under_token(&claim).await {
+    async fn attend(&self, held: Held) -> Option<Instant> {
+        let alarm_id = held.claim.wake.alarm_id;
+        if held.asked_at.elapsed() + self.limits.wake_timeout > self.limits.lease {
+            warn!(%alarm_id, "alarm {alarm_id}: the claim is too old to finish inside its lease and is given back");
+            if let Err(error) = self.store.give_back_under_token(&held.claim).await {
                 // The lease gives it back as well, later.
-                warn!(alarm_id = %claim.wake.alarm_id, error = %chain(&error), "alarm {}: the claim cannot be given back", claim.wake.alarm_id);
+                warn!(%alarm_id, error = %chain(&error), "alarm {alarm_id}: the claim cannot be given back");
             }
-            return;
+            return None;
         }
-        let delivered = deliver::deliver(&self.router, &self.ladder, &claim, asked_at).await;
-        self.settle(&claim, &delivered, asked_at).await;
+        let delivered = deliver::deliver(&self.router, &self.ladder, &held).await;
+        self.settle(&held, &delivered).await.then_some(delivered.wanted_at).flatten()
     }
 
     /// Tries until it is written or the lease has ended: after that another dispatcher has the alarm, and this answer is
-    /// worth nothing.
-    async fn settle(&self, claim: &Claim, delivered: &deliver::Delivered, asked_at: Instant) {
-        let deliver::Delivered { next, attempt } = delivered;
+    /// worth nothing. Says whether it was written.
+    async fn settle(&self, held: &Held, delivered: &deliver::Delivered) -> bool {
+        let (claim, alarm_id) = (&held.claim, held.claim.wake.alarm_id);
         loop {
-            match self.store.settle_under_token(claim, self.worker, next, attempt).await {
+            match self.store.settle_under_token(claim, self.worker, &delivered.next, &delivered.attempt).await {
                 Ok(outcome) => {
-                    let (alarm_id, delivery_id) = (claim.wake.alarm_id, claim.wake.delivery_id);
+                    let delivery_id = claim.wake.delivery_id;
                     debug!(%alarm_id, %delivery_id, outcome = outcome.as_str(), "alarm {alarm_id} settled");
-                    return;
+                    return true;
                 }
-                Err(error) if asked_at.elapsed() + SETTLE_PAUSE < self.limits.lease => {
-                    warn!(alarm_id = %claim.wake.alarm_id, error = %chain(&error), "alarm {}: cannot settle yet", claim.wake.alarm_id);
+                Err(error) if held.asked_at.elapsed() + SETTLE_PAUSE < self.limits.lease => {
+                    warn!(%alarm_id, error = %chain(&error), "alarm {alarm_id}: cannot settle yet");
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 Err(error) => {
-                    error!(
-                        alarm_id = %claim.wake.alarm_id, error = %chain(&error),
-                        "alarm {}: not settled within its lease; the same wake goes out again", claim.wake.alarm_id
-                    );
-                    return;
+                    let error = chain(&error);
+                    error!(%alarm_id, error, "alarm {alarm_id}: not settled within its lease; the same wake goes out again");
+                    return false;
                 }
             }
         }
@@ -191,15 +206,17 @@ impl Flights {
     /// Waits until nothing is in flight.
     pub async fn land(&mut self) {
         while let Some(landed) = self.tasks.join_next().await {
-            Self::report(Some(landed));
+            Self::wanted(landed);
         }
     }
 
-    /// A delivery that panicked leaves its claim to the lease; the others go on.
-    fn report(landed: Option<Result<(), JoinError>>) {
-        if let Some(Err(error)) = landed {
+    /// When the alarm of a delivery that has landed wants attention again. One that panicked leaves its claim to the lease;
+    /// the others go on.
+    fn wanted(landed: Result<Option<Instant>, JoinError>) -> Option<Instant> {
+        landed.unwrap_or_else(|error| {
             error!(%error, "a delivery panicked; its lease will run out and it is tried again");
-        }
+            None
+        })
     }
 }
 

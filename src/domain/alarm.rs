@@ -2,9 +2,10 @@
 //! on. Between them stands [`Draft::define`], the one place that says what a field may hold, so that both front doors
 //! refuse the same things in the same words.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use thiserror::Error;
 
 use super::{
     payload::Payload,
@@ -71,12 +72,17 @@ impl Status {
     }
 }
 
-impl FromStr for Status {
-    type Err = String;
+/// A word that is no status.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no status")]
+pub struct UnknownStatus(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl TryFrom<String> for Status {
+    type Error = UnknownStatus;
+
+    fn try_from(text: String) -> Result<Self, UnknownStatus> {
         let all = [Self::Active, Self::Paused, Self::Fired, Self::Cancelled, Self::Failed];
-        all.into_iter().find(|status| status.as_str() == text).ok_or_else(|| format!("{text:?} is no status"))
+        all.into_iter().find(|status| status.as_str() == text).ok_or(UnknownStatus(text))
     }
 }
 
@@ -162,6 +168,8 @@ impl Draft {
         }
         let payload = match self.payload.clone() {
             None => Payload::default(),
+            // null counts as absent.
+            Some(text) if text.trim() == "null" => Payload::default(),
             Some(text) => Payload::parse(text).unwrap_or_else(|error| {
                 invalid.push(Invalid::new("payload", error.to_string()));
                 Payload::default()
@@ -178,6 +186,12 @@ impl Draft {
                 }
             },
         };
+        if self.cron_expr.is_none()
+            && let Err(zone) = self.zone()
+        {
+            // An instant carries its own offset; a name that is wrong is still a mistake somebody wants to hear of.
+            invalid.push(zone);
+        }
         match self.schedule(defaults.born_at) {
             Err(more) => {
                 invalid.extend(more);
@@ -223,20 +237,26 @@ impl Draft {
         }
     }
 
-    fn recurrence(&self, expr: &str, born_at: DateTime<Utc>) -> Result<Schedule, Vec<Invalid>> {
-        let invalid = |error: schedule::Error| Invalid::new(error.field().as_str(), error.to_string());
-        let zone = match self.timezone.as_deref() {
+    fn zone(&self) -> Result<Zone, Invalid> {
+        match self.timezone.as_deref() {
             None | Some("") => Ok(Zone::utc()),
-            Some(name) => Zone::parse(name).map_err(invalid),
-        };
+            Some(name) => Zone::parse(name).map_err(|error| refused(&error)),
+        }
+    }
+
+    fn recurrence(&self, expr: &str, born_at: DateTime<Utc>) -> Result<Schedule, Vec<Invalid>> {
         let window = Window::new(born_at, None, None);
         // Parsed in any zone, to tell about both fields at once.
-        let parse = |zone| Recurrence::parse(expr, zone, window).map_err(invalid);
-        match zone {
+        let parse = |zone| Recurrence::parse(expr, zone, window).map_err(|error| refused(&error));
+        match self.zone() {
             Err(zone) => Err([Some(zone), parse(Zone::utc()).err()].into_iter().flatten().collect()),
             Ok(zone) => parse(zone).map(Schedule::Cron).map_err(|error| vec![error]),
         }
     }
+}
+
+fn refused(error: &schedule::Error) -> Invalid {
+    Invalid::new(error.field().as_str(), error.to_string())
 }
 
 fn once(field: &'static str, fire_at: DateTime<Utc>) -> Result<Schedule, Vec<Invalid>> {

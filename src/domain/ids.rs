@@ -23,6 +23,12 @@ macro_rules! id {
             }
         }
 
+        impl From<Uuid> for $name {
+            fn from(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.fmt(f)
@@ -68,6 +74,12 @@ id! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ScheduleEpoch(pub i64);
+
+impl From<i64> for ScheduleEpoch {
+    fn from(number: i64) -> Self {
+        Self(number)
+    }
+}
 
 /// Name space of delivery ids. Any fixed UUID does; changing it would change the id of an occurrence that is
 /// half way up its ladder, and receivers would take the retry for a second wake.

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use thiserror::Error;
 
 use super::{ladder::Ladder, schedule::Schedule};
 
@@ -102,12 +103,38 @@ impl Outcome {
     }
 }
 
+/// A word that is no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no outcome")]
+pub struct UnknownOutcome(String);
+
+impl TryFrom<String> for Outcome {
+    type Error = UnknownOutcome;
+
+    fn try_from(text: String) -> Result<Self, UnknownOutcome> {
+        use Outcome::{Cancelled, Delivered, Exhausted, Fenced, Missed, Retrying, Skipped};
+        let all = [Delivered, Retrying, Exhausted, Missed, Skipped, Cancelled, Fenced];
+        all.into_iter().find(|outcome| outcome.as_str() == text).ok_or(UnknownOutcome(text))
+    }
+}
+
 impl Next {
     pub const fn outcome(&self) -> Outcome {
         match self {
             Self::Fired | Self::Advance { .. } => Outcome::Delivered,
             Self::Retry { .. } => Outcome::Retrying,
             Self::Failed { .. } | Self::Skip { .. } | Self::Retired { .. } => Outcome::Exhausted,
+        }
+    }
+}
+
+impl Next {
+    /// When the alarm wants attention again; `None`: never.
+    pub const fn at(&self) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Advance { scheduled_for } | Self::Skip { scheduled_for, .. } => Some(*scheduled_for),
+            Self::Retry { at, .. } => Some(*at),
+            Self::Fired | Self::Failed { .. } | Self::Retired { .. } => None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `/v1/alarms`: create, list, get, cancel.
 
 use axum::{
-    extract::{FromRequestParts, Path, Query, State},
+    extract::{FromRequestParts, Path, RawQuery, State},
     http::{HeaderMap, request::Parts},
     response::IntoResponse,
 };
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{
     Facade,
     auth::Caller,
-    envelope::{Body, Data, named_field},
+    envelope::{Body, Data},
     problem::Problem,
 };
 use crate::{
@@ -49,12 +49,6 @@ pub struct CreateBody {
     correlation_id: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ListQuery {
-    limit: Option<String>,
-}
-
 pub async fn create(
     State(facade): State<Facade>,
     caller: Caller,
@@ -63,7 +57,8 @@ pub async fn create(
 ) -> Result<impl IntoResponse, Problem> {
     let now = facade.store.now().await?;
     let key = idempotency_key(&headers, body.idempotency_key.as_deref())?;
-    let correlation_id = body.correlation_id.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
+    let correlation_id = body.correlation_id.clone().filter(|id| !id.is_empty());
+    let correlation_id = correlation_id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let kind = body.kind.clone();
     let mut invalid = Vec::new();
     check_key(&mut invalid, "idempotency_key", &key);
@@ -75,7 +70,14 @@ pub async fn create(
         Ok(_) if !invalid.is_empty() => return Err(invalid.into()),
         Ok(definition) => definition,
     };
-    let first_fire_at = first_fire_at(&definition.schedule, now)?;
+    let first_fire_at = match first_fire_at(&definition.schedule, now) {
+        Ok(at) => at,
+        // A request repeated because its answer was lost may come after its instant: the key still finds its alarm.
+        Err(passed) => match facade.store.find_by_key(&caller.owner, &key).await? {
+            Some(alarm) => return known(&alarm, &kind),
+            None => return Err(passed),
+        },
+    };
     let request = Request {
         owner: &caller.owner,
         definition: &definition,
@@ -86,30 +88,30 @@ pub async fn create(
     };
     match facade.store.create_or_find_by_key(&request).await? {
         Created::New(alarm) => Ok(Data(Receipt::of(&alarm, false))),
-        Created::Known(alarm) => match (&alarm.resource, alarm.kind == kind) {
-            (None, true) => Ok(Data(Receipt::of(&alarm, true))),
-            (None, false) => Err(Problem::conflict(format!(
-                "idempotency_key stands for alarm {}, which is of kind {}; use another key, or cancel that one first",
-                alarm.id, alarm.kind
-            ))),
-            (Some(resource), _) => Err(managed(resource)),
-        },
+        Created::Known(alarm) => known(&alarm, &kind),
+    }
+}
+
+/// A key that stands for an alarm already finds it, whatever has become of that.
+fn known(alarm: &Alarm, kind: &str) -> Result<Data<Receipt>, Problem> {
+    match (alarm.resource(), alarm.kind == kind) {
+        (None, true) => Ok(Data(Receipt::of(alarm, true))),
+        (None, false) => Err(Problem::conflict(format!(
+            "idempotency_key stands for alarm {}, which is of kind {}; use another key, or cancel that one first",
+            alarm.id, alarm.kind
+        ))),
+        (Some(resource), _) => Err(managed(&resource)),
     }
 }
 
 pub async fn list(
     State(facade): State<Facade>,
     caller: Caller,
-    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+    RawQuery(query): RawQuery,
 ) -> Result<impl IntoResponse, Problem> {
-    let Query(query) = query.map_err(|rejection| {
-        let said = rejection.body_text();
-        let field = named_field(&said).unwrap_or("query").to_owned();
-        Problem::invalid_field(&field, said)
-    })?;
-    let alarms = facade.store.list_owned(&caller.owner, page_size(query.limit.as_deref())?).await?;
+    let alarms = facade.store.list_owned(&caller.owner, page_size(query.as_deref().unwrap_or_default())?).await?;
     let alarms: Vec<View> = alarms.into_iter().map(View::of).collect();
-    Ok(Data(serde_json::json!({ "count": alarms.len(), "alarms": alarms })))
+    Ok(Data(List { count: alarms.len(), alarms }))
 }
 
 pub async fn get(
@@ -131,6 +133,12 @@ pub async fn cancel(
         Cancelled::Managed(resource) => Err(managed(&resource)),
         Cancelled::Over { alarm, in_flight } => Ok(Data(CancelView { view: View::of(*alarm), in_flight })),
     }
+}
+
+#[derive(Serialize)]
+struct List {
+    alarms: Vec<View>,
+    count: usize,
 }
 
 /// What creation answers.
@@ -208,6 +216,8 @@ struct CancelView {
 
 impl View {
     fn of(alarm: Alarm) -> Self {
+        let resource = alarm.resource();
+        let resource = resource.map(|Resource { cluster, namespace, name }| ResourceView { cluster, namespace, name });
         Self {
             id: alarm.id,
             next_fire_at: next_fire_at(&alarm),
@@ -230,11 +240,7 @@ impl View {
             missed_count: alarm.missed_count,
             cancelled_by: alarm.cancelled_by,
             source: alarm.source,
-            resource: alarm.resource.map(|Resource { cluster, namespace, name }| ResourceView {
-                cluster,
-                namespace,
-                name,
-            }),
+            resource,
             revision: alarm.revision,
             created_at: rfc3339(alarm.created_at),
             updated_at: rfc3339(alarm.updated_at),
@@ -275,8 +281,7 @@ fn draft(body: CreateBody, invalid: &mut Vec<Invalid>) -> Draft {
         timezone: body.timezone,
         conversation_id: body.conversation_id.unwrap_or_default(),
         wake_message: body.wake_message.unwrap_or_default(),
-        // null counts as absent.
-        payload: body.payload.map(|raw| raw.get().to_owned()).filter(|text| text != "null"),
+        payload: body.payload.map(|raw| raw.get().to_owned()),
         max_failures: body.max_failures,
     }
 }
@@ -321,15 +326,24 @@ fn idempotency_key(headers: &HeaderMap, field: Option<&str>) -> Result<String, P
     }
 }
 
-fn page_size(limit: Option<&str>) -> Result<i64, Problem> {
-    let Some(text) = limit else { return Ok(DEFAULT_PAGE) };
-    match text.parse::<i64>() {
-        Ok(limit) if limit >= 1 => Ok(limit.min(LARGEST_PAGE)),
-        Ok(_) | Err(_) => Err(Problem::invalid_field(
-            "limit",
-            format!("limit is {text:?}; expected a whole number from 1 to {LARGEST_PAGE}"),
-        )),
+fn page_size(query: &str) -> Result<i64, Problem> {
+    let mut size = DEFAULT_PAGE;
+    for (name, text) in url::form_urlencoded::parse(query.as_bytes()) {
+        size = match (name.as_ref(), text.parse::<i64>()) {
+            ("limit", Ok(limit)) if limit >= 1 => limit.min(LARGEST_PAGE),
+            ("limit", _) => {
+                let told = format!("limit is {text:?}; expected a whole number from 1 to {LARGEST_PAGE}");
+                return Err(Problem::invalid_field("limit", told));
+            }
+            (unknown, _) => {
+                return Err(Problem::invalid_field(
+                    unknown,
+                    format!("there is no parameter {unknown:?}; limit is the only one"),
+                ));
+            }
+        };
     }
+    Ok(size)
 }
 
 /// The id in the path. A malformed one is an unknown one.

@@ -58,6 +58,10 @@ fn is_json(content_type: &str) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Without this an array of the right length would do: serde fills a struct from either.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| *byte != b'{') {
+        return Err(Problem::invalid("the body is not a JSON object; send {…}"));
+    }
     let mut source = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut source).map_err(|error| {
         let path = error.path().to_string();
@@ -75,13 +79,11 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     Ok(parsed)
 }
 
-/// The field in serde's own sentences: ``missing field `nonce` ``, ``unknown field `snooze`, expected …``.
-pub fn named_field(said: &str) -> Option<&str> {
-    let rest = ["missing field `", "unknown field `", "duplicate field `"].iter().find_map(|start| {
-        let at = said.find(start)?;
-        Some(&said[at + start.len()..])
-    })?;
-    rest.split('`').next()
+/// The field in serde's own sentences: ``missing field `nonce` ``, ``unknown field `snooze`, expected …``. Only at their
+/// start: further on they may quote what the caller sent.
+fn named_field(said: &str) -> Option<&str> {
+    let starts = ["missing field `", "unknown field `", "duplicate field `"];
+    starts.iter().find_map(|start| said.strip_prefix(start))?.split('`').next()
 }
 
 #[cfg(test)]
@@ -115,6 +117,10 @@ mod tests {
         assert!(body["error"]["message"].as_str().unwrap().contains("unknown field `sugar`"), "{body}");
         let (_, body) = told(r#"{"minutes": 1, "minutes": 2}"#).await;
         assert!(body["error"]["message"].as_str().unwrap().contains("duplicate field `minutes`"), "{body}");
+        let (_, body) = told(r#"{"minutes": "missing field `x`"}"#).await;
+        assert_eq!(body["error"]["field"], "minutes");
+        let (_, body) = told("[5]").await;
+        assert!(body["error"]["message"].as_str().unwrap().contains("not a JSON object"), "{body}");
         let (_, body) = told(r#"{"minutes": 1} x"#).await;
         assert!(body["error"]["message"].as_str().unwrap().contains("after its end"), "{body}");
     }

@@ -14,6 +14,7 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use crate::domain::{occurrence::Answer, wake::Wake};
@@ -54,13 +55,7 @@ impl Router {
     /// Delivers one wake. Whatever goes wrong is an answer too: the ladder decides, not the caller.
     pub async fn wake(&self, wake: &Wake) -> Answer {
         // One deadline over connect, headers and body.
-        match tokio::time::timeout(self.timeout, self.exchange(wake)).await {
-            Ok(answer) => answer,
-            Err(_elapsed) => answer::timed_out(self.timeout),
-        }
-    }
-
-    async fn exchange(&self, wake: &Wake) -> Answer {
+        let deadline = Instant::now() + self.timeout;
         let request = self
             .client
             .post(self.url.clone())
@@ -68,25 +63,27 @@ impl Router {
             .header(CONTENT_TYPE, "application/json")
             .headers(wire::headers(wake))
             .body(wire::body(wake));
-        match request.send().await {
-            Err(error) => answer::unreachable(&error),
-            Ok(mut response) => {
+        match timeout_at(deadline, request.send()).await {
+            Err(_elapsed) => answer::timed_out(self.timeout),
+            Ok(Err(error)) => answer::unreachable(&error),
+            Ok(Ok(mut response)) => {
                 let status = response.status().as_u16();
                 let retry_after = response.headers().get(reqwest::header::RETRY_AFTER).cloned();
-                let text = read_start(&mut response).await;
+                let text = read_start(&mut response, deadline).await;
                 answer::answer(status, retry_after.as_ref().and_then(|value| value.to_str().ok()), &text)
             }
         }
     }
 }
 
-/// The start of a body. An answer that breaks off has still been given: its status counts.
-async fn read_start(response: &mut reqwest::Response) -> String {
+/// The start of a body. An answer that breaks off, or whose text does not end in time, has still been given: its status
+/// counts.
+async fn read_start(response: &mut reqwest::Response, deadline: Instant) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < MOST_READ {
-        match response.chunk().await {
-            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk[..chunk.len().min(MOST_READ - bytes.len())]),
-            Ok(None) | Err(_) => break,
+        match timeout_at(deadline, response.chunk()).await {
+            Ok(Ok(Some(chunk))) => bytes.extend_from_slice(&chunk[..chunk.len().min(MOST_READ - bytes.len())]),
+            Ok(Ok(None) | Err(_)) | Err(_) => break,
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -2,10 +2,10 @@
 //! the controller does in [`super::resources`].
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgConnection, Postgres, postgres::PgArguments, query::QueryAs};
+use sqlx::{Connection, FromRow, PgConnection, Postgres, postgres::PgArguments, query::QueryAs};
 use uuid::Uuid;
 
-use super::{Error, Result, Store, ask};
+use super::{Result, Store, unreadable};
 use crate::domain::{
     access::Did,
     alarm::{Definition, Status},
@@ -14,8 +14,9 @@ use crate::domain::{
 };
 
 /// An alarm as it stands in the table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromRow)]
 pub struct Alarm {
+    #[sqlx(try_from = "Uuid")]
     pub id: AlarmId,
     pub label: String,
     pub kind: String,
@@ -27,19 +28,24 @@ pub struct Alarm {
     /// JSON text, verbatim.
     pub payload: String,
     pub max_failures: i32,
+    #[sqlx(try_from = "String")]
     pub status: Status,
     pub cancelled_by: Option<String>,
     pub scheduled_for: DateTime<Utc>,
     pub next_fire_at: DateTime<Utc>,
+    #[sqlx(try_from = "i64")]
     pub schedule_epoch: ScheduleEpoch,
     pub revision: i64,
     pub failure_count: i32,
     pub last_error: String,
     pub fired_count: i64,
     pub missed_count: i64,
+    /// A claim stands: a wake may be under way.
     pub in_flight: bool,
     pub source: String,
-    pub resource: Option<Resource>,
+    cluster_id: Option<Uuid>,
+    resource_namespace: Option<String>,
+    resource_name: Option<String>,
     pub idempotency_key: String,
     pub correlation_id: String,
     pub created_at: DateTime<Utc>,
@@ -55,7 +61,15 @@ pub struct Resource {
     pub name: String,
 }
 
-/// The columns of [`Row`], in one place for every statement that returns one.
+impl Alarm {
+    pub fn resource(&self) -> Option<Resource> {
+        // The schema has all or none of them.
+        let (namespace, name) = (self.resource_namespace.clone()?, self.resource_name.clone()?);
+        Some(Resource { cluster: self.cluster_id?, namespace, name })
+    }
+}
+
+/// The columns of an [`Alarm`], in one place for every statement that returns one.
 macro_rules! columns {
     () => {
         "id, label, kind, fire_at, cron_expr, timezone, conversation_id, wake_message, payload::text AS payload, \
@@ -65,84 +79,6 @@ macro_rules! columns {
     };
 }
 pub(super) use columns;
-
-#[derive(FromRow)]
-pub(super) struct Row {
-    id: Uuid,
-    label: String,
-    kind: String,
-    fire_at: Option<DateTime<Utc>>,
-    cron_expr: String,
-    timezone: String,
-    conversation_id: String,
-    wake_message: String,
-    payload: String,
-    max_failures: i32,
-    status: String,
-    cancelled_by: Option<String>,
-    scheduled_for: DateTime<Utc>,
-    next_fire_at: DateTime<Utc>,
-    schedule_epoch: i64,
-    revision: i64,
-    failure_count: i32,
-    last_error: String,
-    fired_count: i64,
-    missed_count: i64,
-    in_flight: bool,
-    source: String,
-    cluster_id: Option<Uuid>,
-    resource_namespace: Option<String>,
-    resource_name: Option<String>,
-    idempotency_key: String,
-    correlation_id: String,
-    created_at: DateTime<Utc>,
-    updated_at: DateTime<Utc>,
-    last_fired_at: Option<DateTime<Utc>>,
-}
-
-impl TryFrom<Row> for Alarm {
-    type Error = Error;
-
-    fn try_from(row: Row) -> Result<Self> {
-        let status = row.status.parse();
-        let unreadable = |why| Error::Unreadable { doing: "reading an alarm", what: "status", why };
-        let resource = match (row.cluster_id, row.resource_namespace, row.resource_name) {
-            (Some(cluster), Some(namespace), Some(name)) => Some(Resource { cluster, namespace, name }),
-            // The schema has all or none of them.
-            (_, _, _) => None,
-        };
-        Ok(Self {
-            id: AlarmId::from_uuid(row.id),
-            label: row.label,
-            kind: row.kind,
-            fire_at: row.fire_at,
-            cron_expr: row.cron_expr,
-            timezone: row.timezone,
-            conversation_id: row.conversation_id,
-            wake_message: row.wake_message,
-            payload: row.payload,
-            max_failures: row.max_failures,
-            status: status.map_err(unreadable)?,
-            cancelled_by: row.cancelled_by,
-            scheduled_for: row.scheduled_for,
-            next_fire_at: row.next_fire_at,
-            schedule_epoch: ScheduleEpoch(row.schedule_epoch),
-            revision: row.revision,
-            failure_count: row.failure_count,
-            last_error: row.last_error,
-            fired_count: row.fired_count,
-            missed_count: row.missed_count,
-            in_flight: row.in_flight,
-            source: row.source,
-            resource,
-            idempotency_key: row.idempotency_key,
-            correlation_id: row.correlation_id,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-            last_fired_at: row.last_fired_at,
-        })
-    }
-}
 
 /// What an owner asks for over HTTP.
 #[derive(Debug)]
@@ -222,100 +158,115 @@ pub(super) fn bind_definition<'q, O>(
 impl Store {
     /// Creates an alarm, or finds the one that the owner's key already stands for.
     pub async fn create_or_find_by_key(&self, request: &Request<'_>) -> Result<Created> {
-        let doing = "creating an alarm";
-        // A key's conflict does nothing here and reads the winner in a statement of its own: an INSERT does not see a
-        // row that was committed after it began. The winner may be gone again by then (retention): once more.
-        for _ in 0..3 {
-            let insert = bind_definition(
-                sqlx::query_as(concat!(include_str!("sql/create_alarm.sql"), columns!())),
-                request.definition,
-            )
-            .bind(request.owner.as_str())
-            .bind(request.owner.user_id())
-            .bind(request.correlation_id)
-            .bind(request.first_fire_at)
-            .bind(request.idempotency_key)
-            .bind(request.born_at)
-            .fetch_optional(&self.pool);
-            if let Some(row) = ask::<Option<Row>>(doing, insert).await? {
-                return Ok(Created::New(row.try_into()?));
+        self.ask("creating an alarm", async |db| {
+            // A key's conflict does nothing here and reads the winner in a statement of its own: an INSERT does not see a
+            // row that was committed after it began. The winner may be gone again by then (retention): once more.
+            for _ in 0..3 {
+                if let Some(alarm) = insert(db, request).await? {
+                    return Ok(Created::New(alarm));
+                }
+                if let Some(alarm) = by_key(db, request.owner, request.idempotency_key).await? {
+                    return Ok(Created::Known(alarm));
+                }
             }
-            let winner = sqlx::query_as(concat!(
-                "SELECT ",
-                columns!(),
-                " FROM alarms WHERE owner_did = $1 AND idempotency_key = $2 AND idempotency_key <> ''"
-            ))
-            .bind(request.owner.as_str())
-            .bind(request.idempotency_key)
-            .fetch_optional(&self.pool);
-            if let Some(row) = ask::<Option<Row>>(doing, winner).await? {
-                return Ok(Created::Known(row.try_into()?));
-            }
-        }
-        Err(Error::Unreadable { doing, what: "winner of an idempotency key", why: "it keeps vanishing".to_owned() })
+            Err(unreadable("the alarm that holds an idempotency key keeps vanishing"))
+        })
+        .await
+    }
+
+    /// The alarm that the owner's key stands for.
+    pub async fn find_by_key(&self, owner: &Did, key: &str) -> Result<Option<Alarm>> {
+        self.ask("looking an idempotency key up", async |db| by_key(db, owner, key).await).await
     }
 
     pub async fn get_if_owned(&self, owner: &Did, id: AlarmId) -> Result<Option<Alarm>> {
-        let query = sqlx::query_as(concat!(
-            "SELECT ",
-            columns!(),
-            " FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'"
-        ))
-        .bind(id.as_uuid())
-        .bind(owner.as_str())
-        .fetch_optional(&self.pool);
-        ask::<Option<Row>>("reading an alarm", query).await?.map(Alarm::try_from).transpose()
+        self.ask("reading an alarm", async |db| {
+            sqlx::query_as(concat!(
+                "SELECT ",
+                columns!(),
+                " FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'"
+            ))
+            .bind(id.as_uuid())
+            .bind(owner.as_str())
+            .fetch_optional(db)
+            .await
+        })
+        .await
     }
 
     /// The owner's alarms, newest first.
     pub async fn list_owned(&self, owner: &Did, limit: i64) -> Result<Vec<Alarm>> {
-        let query = sqlx::query_as(concat!(
-            "SELECT ",
-            columns!(),
-            " FROM alarms WHERE owner_did = $1 AND subject = 'agent' ORDER BY created_at DESC, id DESC LIMIT $2"
-        ))
-        .bind(owner.as_str())
-        .bind(limit)
-        .fetch_all(&self.pool);
-        ask::<Vec<Row>>("listing alarms", query).await?.into_iter().map(Alarm::try_from).collect()
+        self.ask("listing alarms", async |db| {
+            sqlx::query_as(concat!(
+                "SELECT ",
+                columns!(),
+                " FROM alarms WHERE owner_did = $1 AND subject = 'agent' ORDER BY created_at DESC, id DESC LIMIT $2"
+            ))
+            .bind(owner.as_str())
+            .bind(limit)
+            .fetch_all(db)
+            .await
+        })
+        .await
     }
 
     /// Cancels an alarm that may still fire; leaves one that is over as it is.
     pub async fn cancel_if_owned(&self, owner: &Did, id: AlarmId) -> Result<Cancelled> {
-        let doing = "cancelling an alarm";
-        let mut transaction = ask(doing, self.pool.begin()).await?;
-        let lock = sqlx::query_as(concat!(
-            "SELECT ",
-            columns!(),
-            " FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent' FOR UPDATE"
-        ))
-        .bind(id.as_uuid())
-        .bind(owner.as_str())
-        .fetch_optional(&mut *transaction);
-        let Some(row) = ask::<Option<Row>>(doing, lock).await? else { return Ok(Cancelled::Unknown) };
-        let alarm = Alarm::try_from(row)?;
-        if let Some(resource) = alarm.resource {
-            return Ok(Cancelled::Managed(resource));
-        }
-        if !alarm.status.is_living() {
-            return Ok(Cancelled::Over { alarm: Box::new(alarm), in_flight: false });
-        }
-        let in_flight = alarm.in_flight;
-        let alarm = Box::new(cancel(&mut transaction, doing, id, "owner").await?);
-        ask(doing, transaction.commit()).await?;
-        Ok(Cancelled::Over { alarm, in_flight })
+        self.ask("cancelling an alarm", async |db| {
+            let mut transaction = db.begin().await?;
+            let locked: Option<Alarm> = sqlx::query_as(concat!(
+                "SELECT ",
+                columns!(),
+                " FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent' FOR UPDATE"
+            ))
+            .bind(id.as_uuid())
+            .bind(owner.as_str())
+            .fetch_optional(&mut *transaction)
+            .await?;
+            let Some(alarm) = locked else { return Ok(Cancelled::Unknown) };
+            if let Some(resource) = alarm.resource() {
+                return Ok(Cancelled::Managed(resource));
+            }
+            if !alarm.status.is_living() {
+                return Ok(Cancelled::Over { alarm: Box::new(alarm), in_flight: false });
+            }
+            let in_flight = alarm.in_flight;
+            let alarm = Box::new(cancel(&mut transaction, id, "owner").await?);
+            transaction.commit().await?;
+            Ok(Cancelled::Over { alarm, in_flight })
+        })
+        .await
     }
+}
+
+async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Result<Option<Alarm>, sqlx::Error> {
+    bind_definition(sqlx::query_as(concat!(include_str!("sql/create_alarm.sql"), columns!())), request.definition)
+        .bind(request.owner.as_str())
+        .bind(request.owner.user_id())
+        .bind(request.correlation_id)
+        .bind(request.first_fire_at)
+        .bind(request.idempotency_key)
+        .bind(request.born_at)
+        .fetch_optional(db)
+        .await
+}
+
+async fn by_key(db: &mut PgConnection, owner: &Did, key: &str) -> Result<Option<Alarm>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM alarms WHERE owner_did = $1 AND idempotency_key = $2 AND idempotency_key <> ''"
+    ))
+    .bind(owner.as_str())
+    .bind(key)
+    .fetch_optional(db)
+    .await
 }
 
 /// The one way an alarm is cancelled. The caller holds the row's lock and has seen that it is living. The claim goes with
 /// it, which fences the answer of a wake in flight.
-pub(super) async fn cancel(
-    connection: &mut PgConnection,
-    doing: &'static str,
-    id: AlarmId,
-    by: &'static str,
-) -> Result<Alarm> {
-    let query = sqlx::query_as(concat!(
+pub(super) async fn cancel(db: &mut PgConnection, id: AlarmId, by: &'static str) -> Result<Alarm, sqlx::Error> {
+    sqlx::query_as(concat!(
         "UPDATE alarms SET status = 'cancelled', cancelled_by = $2, paused_by = '{}', \
          claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = 0, \
          revision = revision + 1, updated_at = now() \
@@ -324,6 +275,6 @@ pub(super) async fn cancel(
     ))
     .bind(id.as_uuid())
     .bind(by)
-    .fetch_one(connection);
-    ask::<Row>(doing, query).await?.try_into()
+    .fetch_one(db)
+    .await
 }

@@ -4,19 +4,19 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use super::{Result, alarms::Alarm, ask};
+use super::alarms::Alarm;
 use crate::domain::{ids::DeliveryId, occurrence::Outcome};
 
 /// Writes down that a slot passed without a try, in the transaction that lets it pass.
 pub(super) async fn record_passed(
-    connection: &mut PgConnection,
+    db: &mut PgConnection,
     alarm: &Alarm,
     owner_did: &str,
     due: DateTime<Utc>,
     outcome: Outcome,
     reason: &str,
-) -> Result<()> {
-    let query = sqlx::query(
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
         "INSERT INTO attempts (alarm_id, owner_did, delivery_id, scheduled_for, attempt, started_at, outcome, error,
                                first_at, last_at, slots, reason)
          VALUES ($1, $2, $3, $4, 0, now(), $5, $6, $4, $4, 1, $7)",
@@ -28,6 +28,7 @@ pub(super) async fn record_passed(
     .bind(outcome.as_str())
     .bind(alarm.last_error.as_str())
     .bind(reason)
-    .execute(connection);
-    ask("recording a slot that passed", query).await.map(|_| ())
+    .execute(db)
+    .await
+    .map(|_| ())
 }

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use super::{Error, Result, Store, ask};
+use super::{Result, Store, unreadable};
 use crate::domain::{
     alarm::Status,
     ids::{AlarmId, ClaimToken, DeliveryId, ScheduleEpoch, WorkerId},
@@ -177,13 +177,18 @@ impl Store {
     /// Claims up to `most` due alarms, oldest first. Rows that another dispatcher is claiming at this moment are passed
     /// over without waiting; rows whose claim is older than `lease` are free again.
     pub async fn claim_due(&self, worker: WorkerId, most: usize, lease: Duration) -> Result<Claimed> {
-        let query = sqlx::query_as(include_str!("sql/claim_due.sql"))
-            .bind(worker.as_uuid())
-            .bind(i64::try_from(most).unwrap_or(i64::MAX))
-            .bind(lease.as_secs_f64())
-            .fetch_all(&self.pool);
+        let rows: Vec<Row> = self
+            .ask("claiming due alarms", async |db| {
+                sqlx::query_as(include_str!("sql/claim_due.sql"))
+                    .bind(worker.as_uuid())
+                    .bind(i64::try_from(most).unwrap_or(i64::MAX))
+                    .bind(lease.as_secs_f64())
+                    .fetch_all(db)
+                    .await
+            })
+            .await?;
         let mut claimed = Claimed::default();
-        for row in ask::<Vec<Row>>("claiming due alarms", query).await? {
+        for row in rows {
             match row.claim() {
                 Ok(claim) => claimed.claims.push(claim),
                 Err(unreadable) => claimed.unreadable.push(unreadable),
@@ -195,17 +200,21 @@ impl Store {
     /// How long until the earliest alarm that is still ahead, by Postgres' clock; `None`: nothing is.
     pub async fn until_next_due(&self) -> Result<Option<Duration>> {
         // Rows already due are not asked for: they were just claimed, or cannot be, and must not shorten the wait.
-        let query = sqlx::query_scalar(
-            "SELECT extract(epoch FROM min(next_fire_at) - now())::float8
-             FROM alarms WHERE status = 'active' AND next_fire_at > now()",
-        )
-        .fetch_one(&self.pool);
-        let seconds: Option<f64> = ask("looking for the next due alarm", query).await?;
+        let seconds: Option<f64> = self
+            .ask("looking for the next due alarm", async |db| {
+                sqlx::query_scalar(
+                    "SELECT extract(epoch FROM min(next_fire_at) - now())::float8
+                     FROM alarms WHERE status = 'active' AND next_fire_at > now()",
+                )
+                .fetch_one(db)
+                .await
+            })
+            .await?;
         Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO)))
     }
 
     /// Records what became of an attempt, in one statement: the alarm's next state if the claim still stands, and the
-    /// attempt in any case. The answer is the outcome as recorded. Repeating it changes nothing.
+    /// attempt in any case. The answer is the outcome as recorded. Repeating it changes nothing and answers the same.
     pub async fn settle_under_token(
         &self,
         claim: &Claim,
@@ -213,62 +222,68 @@ impl Store {
         next: &Next,
         attempt: &Attempt,
     ) -> Result<Outcome> {
-        let doing = "settling an attempt";
-        let result = Settlement::of(claim, next);
-        let query = sqlx::query_scalar(include_str!("sql/settle_under_token.sql"))
-            .bind(claim.wake.alarm_id.as_uuid())
-            .bind(claim.token.as_uuid())
-            .bind(claim.epoch.0)
-            .bind(result.over.map(Status::as_str))
-            .bind(result.scheduled_for)
-            .bind(result.next_fire_at)
-            .bind(i32::try_from(result.failure_count).unwrap_or(i32::MAX))
-            .bind(result.last_error)
-            .bind(result.fired)
-            .bind(claim.wake.owner_did.as_str())
-            .bind(claim.wake.delivery_id.as_uuid())
-            .bind(claim.wake.scheduled_for)
-            .bind(i32::try_from(claim.wake.attempt).unwrap_or(i32::MAX))
-            .bind(attempt.started_at)
-            .bind(i64::try_from(attempt.duration.as_millis()).unwrap_or(i64::MAX))
-            .bind(next.outcome().as_str())
-            .bind(attempt.http_status.map(i32::from))
-            .bind(attempt.error.as_str())
-            .bind(worker.as_uuid())
-            .bind(RESOURCE_CHANGED)
-            .fetch_one(&self.pool);
-        let recorded: String = ask(doing, query).await?;
-        match recorded.as_str() {
-            "cancelled" => Ok(Outcome::Cancelled),
-            "fenced" => Ok(Outcome::Fenced),
-            settled if settled == next.outcome().as_str() => Ok(next.outcome()),
-            other => Err(Error::Unreadable { doing, what: "outcome", why: format!("{other:?} was not asked for") }),
-        }
+        let settlement = Settlement::of(claim, next);
+        let wake = &claim.wake;
+        self.ask("settling an attempt", async |db| {
+            let recorded: String = sqlx::query_scalar(include_str!("sql/settle_under_token.sql"))
+                .bind(wake.alarm_id.as_uuid())
+                .bind(claim.token.as_uuid())
+                .bind(claim.epoch.0)
+                .bind(settlement.over.map(Status::as_str))
+                .bind(settlement.scheduled_for)
+                .bind(settlement.next_fire_at)
+                .bind(i32::try_from(settlement.failure_count).unwrap_or(i32::MAX))
+                .bind(&settlement.last_error)
+                .bind(settlement.fired)
+                .bind(&wake.owner_did)
+                .bind(wake.delivery_id.as_uuid())
+                .bind(wake.scheduled_for)
+                .bind(i32::try_from(wake.attempt).unwrap_or(i32::MAX))
+                .bind(attempt.started_at)
+                .bind(i64::try_from(attempt.duration.as_millis()).unwrap_or(i64::MAX))
+                .bind(next.outcome().as_str())
+                .bind(attempt.http_status.map(i32::from))
+                .bind(&attempt.error)
+                .bind(worker.as_uuid())
+                .bind(RESOURCE_CHANGED)
+                .fetch_one(db)
+                .await?;
+            Outcome::try_from(recorded).map_err(unreadable)
+        })
+        .await
     }
 
     /// Lets go of a claim whose wake was not sent; the alarm is due as before.
     pub async fn give_back_under_token(&self, claim: &Claim) -> Result<()> {
-        let query = sqlx::query(
-            "UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = greatest(claims - 1, 0)
-             WHERE id = $1 AND claim_token = $2",
-        )
-        .bind(claim.wake.alarm_id.as_uuid())
-        .bind(claim.token.as_uuid())
-        .execute(&self.pool);
-        ask("giving a claim back", query).await.map(|_| ())
+        self.ask("giving a claim back", async |db| {
+            sqlx::query(
+                "UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = greatest(claims - 1, 0)
+                 WHERE id = $1 AND claim_token = $2",
+            )
+            .bind(claim.wake.alarm_id.as_uuid())
+            .bind(claim.token.as_uuid())
+            .execute(db)
+            .await
+            .map(|_| ())
+        })
+        .await
     }
 
     /// Parks a row that cannot be read, with the reason, where its owner sees it.
     pub async fn park_under_token(&self, row: &Unreadable) -> Result<()> {
-        let query = sqlx::query(
-            "UPDATE alarms SET status = 'failed', paused_by = '{}', last_error = $3, updated_at = now(),
-                    claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = 0
-             WHERE id = $1 AND claim_token = $2 AND status IN ('active', 'paused')",
-        )
-        .bind(row.id.as_uuid())
-        .bind(row.token.as_uuid())
-        .bind(format!("cannot be read: {}", row.why))
-        .execute(&self.pool);
-        ask("parking an unreadable alarm", query).await.map(|_| ())
+        self.ask("parking an unreadable alarm", async |db| {
+            sqlx::query(
+                "UPDATE alarms SET status = 'failed', paused_by = '{}', last_error = $3, updated_at = now(),
+                        claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = 0
+                 WHERE id = $1 AND claim_token = $2 AND status IN ('active', 'paused')",
+            )
+            .bind(row.id.as_uuid())
+            .bind(row.token.as_uuid())
+            .bind(format!("cannot be read: {}", row.why))
+            .execute(db)
+            .await
+            .map(|_| ())
+        })
+        .await
     }
 }

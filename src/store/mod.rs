@@ -10,20 +10,26 @@ pub mod claims;
 pub mod nonces;
 pub mod resources;
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use sqlx::{
-    PgPool,
+    PgConnection, PgPool, Postgres,
     migrate::Migrator,
+    pool::PoolConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 use thiserror::Error;
 
 use crate::config::Database;
 
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+/// A newer schema than this binary knows is fine: migrations only add.
+static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    let mut migrations = sqlx::migrate!("./migrations");
+    migrations.set_ignore_missing(true);
+    migrations
+});
 
 /// No statement of ours takes a second; one that takes ten waits for a lock or a dead host.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,8 +58,23 @@ pub enum Error {
     },
     #[error("{doing}: no answer within {} s", STATEMENT_TIMEOUT.as_secs())]
     Timeout { doing: &'static str },
-    #[error("{doing}: the stored {what} cannot be read: {why}")]
-    Unreadable { doing: &'static str, what: &'static str, why: String },
+}
+
+impl Error {
+    /// Whether the database is away, as against having refused or not understood something.
+    pub fn is_away(&self) -> bool {
+        match self {
+            Self::Connect(_) | Self::Timeout { .. } => true,
+            Self::Uri(_) | Self::Unsafe(_) | Self::Migrate(_) | Self::SchemaMissing => false,
+            Self::Query { source, .. } => {
+                // 57P0x: the server is shutting down, starting up, or ended the connection.
+                let ending = |code: &str| code.starts_with("57P0");
+                let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code);
+                let by_server = code.is_some_and(|code| ending(&code));
+                by_server || matches!(source, sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
+            }
+        }
+    }
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -82,40 +103,45 @@ impl Store {
     }
 
     async fn refuse_unsafe(&self) -> Result<()> {
-        let off: Option<String> = ask(
-            "checking the database's durability settings",
-            sqlx::query_scalar(
-                "SELECT name FROM pg_settings
-                 WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off' LIMIT 1",
-            )
-            .fetch_optional(&self.pool),
-        )
-        .await?;
+        let off: Option<String> = self
+            .ask("checking the database's durability settings", async |db| {
+                sqlx::query_scalar(
+                    "SELECT name FROM pg_settings
+                     WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off' LIMIT 1",
+                )
+                .fetch_optional(db)
+                .await
+            })
+            .await?;
         off.map_or(Ok(()), |name| Err(Error::Unsafe(name)))
     }
 
-    /// Brings the schema up to this binary's. Any number of processes may call it at once: sqlx takes an advisory lock.
+    /// Brings the schema up to this binary's. Any number of processes may call it at once: sqlx takes an advisory lock. No
+    /// deadline: a migration takes what it takes.
     pub async fn migrate(&self) -> Result<()> {
         Ok(MIGRATIONS.run(&self.pool).await?)
     }
 
-    /// Whether the schema is at least this binary's. A newer one is fine: migrations only add.
+    /// Whether the schema is at least this binary's.
     pub async fn check_schema(&self) -> Result<()> {
         let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-        let doing = "reading the schema's version";
-        let known = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&self.pool);
-        if !ask(doing, known).await? {
-            return Err(Error::SchemaMissing);
-        }
-        let applied =
-            sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success").fetch_one(&self.pool);
-        let applied: Option<i64> = ask(doing, applied).await?;
+        let applied: Option<i64> = self
+            .ask("reading the schema's version", async |db| {
+                let known =
+                    sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut *db);
+                if !known.await? {
+                    return Ok(None);
+                }
+                sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success").fetch_one(db).await
+            })
+            .await?;
         if applied.is_some_and(|version| version >= newest) { Ok(()) } else { Err(Error::SchemaMissing) }
     }
 
     /// The one clock that counts.
     pub async fn now(&self) -> Result<DateTime<Utc>> {
-        ask("asking the database for the time", sqlx::query_scalar("SELECT now()").fetch_one(&self.pool)).await
+        self.ask("asking the database for the time", async |db| sqlx::query_scalar("SELECT now()").fetch_one(db).await)
+            .await
     }
 
     /// A connection that hears hints. Hints only shorten a wait: nothing is lost with one.
@@ -126,7 +152,29 @@ impl Store {
             listener.listen(channel).await?;
             Ok(listener)
         };
-        ask(doing, listen).await
+        match tokio::time::timeout(STATEMENT_TIMEOUT, listen).await {
+            Ok(listening) => listening.map_err(|source| Error::Query { doing, source }),
+            Err(_elapsed) => Err(Error::Timeout { doing }),
+        }
+    }
+
+    /// One question to the database, of one statement or one transaction, with a deadline on our side: a host that
+    /// vanished answers nothing, not even an error. The connection of a question that was cut off is closed, not returned:
+    /// whatever still comes over it would be taken for the answer to the next one, and returning it means waiting for it.
+    async fn ask<T>(
+        &self,
+        doing: &'static str,
+        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T> {
+        let mut connection = self.pool.acquire().await.map_err(|source| Error::Query { doing, source })?;
+        let mut guard = CloseUnlessDone { connection: &mut connection, done: false };
+        match tokio::time::timeout(STATEMENT_TIMEOUT, question(guard.connection)).await {
+            Ok(answer) => {
+                guard.done = true;
+                answer.map_err(|source| Error::Query { doing, source })
+            }
+            Err(_elapsed) => Err(Error::Timeout { doing }),
+        }
     }
 
     pub async fn close(&self) {
@@ -134,10 +182,21 @@ impl Store {
     }
 }
 
-/// Every database call has a deadline on our side: a host that vanished answers nothing, not even an error.
-async fn ask<T>(doing: &'static str, query: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T> {
-    match tokio::time::timeout(STATEMENT_TIMEOUT, query).await {
-        Ok(answer) => answer.map_err(|source| Error::Query { doing, source }),
-        Err(_elapsed) => Err(Error::Timeout { doing }),
+/// Also when the question itself is dropped half way, as a handler is whose caller hung up.
+struct CloseUnlessDone<'a> {
+    connection: &'a mut PoolConnection<Postgres>,
+    done: bool,
+}
+
+impl Drop for CloseUnlessDone<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.connection.close_on_drop();
+        }
     }
+}
+
+/// For values that stand in a row and cannot be read.
+fn unreadable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
+    sqlx::Error::Decode(why.into())
 }

@@ -1,13 +1,13 @@
 //! Table `alarms`, as the controller sees it: rows that stand for Alarm resources, keyed by cluster id and uid.
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::{
     Result, Store,
-    alarms::{Alarm, Row, ScheduleColumns, bind_definition, cancel, columns},
-    ask, attempts,
+    alarms::{Alarm, ScheduleColumns, bind_definition, cancel, columns},
+    attempts, unreadable,
 };
 use crate::domain::{
     access::Did,
@@ -46,66 +46,119 @@ pub enum Applied {
     NeverFires,
 }
 
+/// A resource's row, and which version of the resource it was made from.
+#[derive(FromRow)]
+struct Known {
+    #[sqlx(flatten)]
+    alarm: Alarm,
+    definition_hash: Vec<u8>,
+    resource_generation: i64,
+}
+
+impl Known {
+    /// Whether the resource has nothing new to say: the row was made from the same definition, or from a later one (another
+    /// controller saw that before this one).
+    fn is_current(&self, desired: &Desired<'_>) -> bool {
+        self.definition_hash == desired.hash || self.resource_generation > desired.generation
+    }
+}
+
 impl Store {
     /// Makes the row of a resource what the resource says, and writes only when it says something new. Idempotent: dying
     /// before the commit leaves nothing, dying after it leaves what the next call finds.
     pub async fn apply_resource(&self, desired: &Desired<'_>) -> Result<Applied> {
-        let doing = "applying a resource";
-        let mut transaction = ask(doing, self.pool.begin()).await?;
-        let now: DateTime<Utc> = ask(doing, sqlx::query_scalar("SELECT now()").fetch_one(&mut *transaction)).await?;
-        let known = find_locked(&mut transaction, desired.identity).await?;
-        let applied = match known {
-            Some(known) if known.hash == desired.hash => return Ok(Applied::Stored(Box::new(known.alarm))),
-            Some(known) => edit(&mut transaction, desired, &known.alarm, now).await?,
-            None => insert(&mut transaction, desired, now).await?,
-        };
-        if let Applied::Stored(_) = &applied {
-            ask(doing, transaction.commit()).await?;
-        }
-        Ok(applied)
+        self.ask("applying a resource", async |db| {
+            // Looked at without a lock first: a resync of what has not changed must not keep a dispatcher from its claim.
+            if let Some(known) = find(db, desired.identity, Lock::None).await?.filter(|known| known.is_current(desired))
+            {
+                return Ok(Applied::Stored(Box::new(known.alarm)));
+            }
+            let mut transaction = db.begin().await?;
+            let applied = write(&mut transaction, desired).await?;
+            if let Applied::Stored(_) = &applied {
+                transaction.commit().await?;
+            }
+            Ok(applied)
+        })
+        .await
+    }
+
+    /// The row of a resource, whatever the resource says now.
+    pub async fn find_resource(&self, identity: &Identity) -> Result<Option<Alarm>> {
+        let known = self.ask("reading a resource's alarm", async |db| find(db, identity, Lock::None).await).await?;
+        Ok(known.map(|known| known.alarm))
     }
 
     /// Cancels the alarm of a resource that is being deleted. Nothing to cancel is fine.
     pub async fn cancel_resource(&self, cluster: ClusterId, uid: ResourceUid) -> Result<()> {
-        let doing = "cancelling a resource's alarm";
-        let mut transaction = ask(doing, self.pool.begin()).await?;
-        let lock = sqlx::query_scalar(
-            "SELECT id FROM alarms WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_uid = $2
-             AND status IN ('active', 'paused') FOR UPDATE",
-        )
-        .bind(cluster.as_uuid())
-        .bind(uid.as_uuid())
-        .fetch_optional(&mut *transaction);
-        if let Some(id) = ask::<Option<Uuid>>(doing, lock).await? {
-            cancel(&mut transaction, doing, AlarmId::from_uuid(id), "resource").await?;
-        }
-        ask(doing, transaction.commit()).await
+        self.ask("cancelling a resource's alarm", async |db| {
+            let mut transaction = db.begin().await?;
+            let living: Option<Uuid> = sqlx::query_scalar(
+                "SELECT id FROM alarms WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_uid = $2
+                 AND status IN ('active', 'paused') FOR UPDATE",
+            )
+            .bind(cluster.as_uuid())
+            .bind(uid.as_uuid())
+            .fetch_optional(&mut *transaction)
+            .await?;
+            if let Some(id) = living {
+                cancel(&mut transaction, AlarmId::from_uuid(id), "resource").await?;
+            }
+            transaction.commit().await
+        })
+        .await
     }
 }
 
-struct Known {
-    alarm: Alarm,
-    hash: Vec<u8>,
+enum Lock {
+    None,
+    ForUpdate,
 }
 
-async fn find_locked(connection: &mut PgConnection, identity: &Identity) -> Result<Option<Known>> {
-    #[derive(sqlx::FromRow)]
-    struct WithHash {
-        #[sqlx(flatten)]
-        row: Row,
-        definition_hash: Vec<u8>,
+async fn find(db: &mut PgConnection, identity: &Identity, lock: Lock) -> Result<Option<Known>, sqlx::Error> {
+    macro_rules! by_identity {
+        ($lock:literal) => {
+            concat!(
+                "SELECT ",
+                columns!(),
+                ", definition_hash, resource_generation FROM alarms \
+                 WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_uid = $2 ",
+                $lock
+            )
+        };
     }
-    let query = sqlx::query_as(concat!(
-        "SELECT ",
-        columns!(),
-        ", definition_hash FROM alarms \
-         WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_uid = $2 FOR UPDATE"
-    ))
-    .bind(identity.cluster.as_uuid())
-    .bind(identity.uid.as_uuid())
-    .fetch_optional(connection);
-    let found: Option<WithHash> = ask("reading a resource's alarm", query).await?;
-    found.map(|found| Ok(Known { alarm: found.row.try_into()?, hash: found.definition_hash })).transpose()
+    let statement = match lock {
+        Lock::None => by_identity!(""),
+        Lock::ForUpdate => by_identity!("FOR UPDATE"),
+    };
+    sqlx::query_as(statement).bind(identity.cluster.as_uuid()).bind(identity.uid.as_uuid()).fetch_optional(db).await
+}
+
+/// Inserts or edits. Two controllers that see a new resource at once both try to insert; the second finds the first's row.
+async fn write(db: &mut PgConnection, desired: &Desired<'_>) -> Result<Applied, sqlx::Error> {
+    let now: DateTime<Utc> = sqlx::query_scalar("SELECT now()").fetch_one(&mut *db).await?;
+    if let Some(known) = find(db, desired.identity, Lock::ForUpdate).await? {
+        return edit_unless_current(db, desired, known, now).await;
+    }
+    if let Some(applied) = insert(db, desired, now).await? {
+        return Ok(applied);
+    }
+    match find(db, desired.identity, Lock::ForUpdate).await? {
+        Some(known) => edit_unless_current(db, desired, known, now).await,
+        None => Err(unreadable("the row of a resource vanished while it was applied")),
+    }
+}
+
+async fn edit_unless_current(
+    db: &mut PgConnection,
+    desired: &Desired<'_>,
+    known: Known,
+    now: DateTime<Utc>,
+) -> Result<Applied, sqlx::Error> {
+    if known.is_current(desired) {
+        return Ok(Applied::Stored(Box::new(known.alarm)));
+    }
+    edit(db, desired, &known.alarm, now).await
 }
 
 /// The status and instant a plan gives a row.
@@ -119,13 +172,17 @@ fn planned(plan: &Plan, now: DateTime<Utc>) -> Option<(Status, DateTime<Utc>, St
     }
 }
 
-async fn insert(connection: &mut PgConnection, desired: &Desired<'_>, now: DateTime<Utc>) -> Result<Applied> {
-    let doing = "storing a resource's alarm";
+/// `None`: somebody else inserted it meanwhile.
+async fn insert(
+    db: &mut PgConnection,
+    desired: &Desired<'_>,
+    now: DateTime<Utc>,
+) -> Result<Option<Applied>, sqlx::Error> {
     let Desired { identity, definition, .. } = desired;
     let plan = definition.schedule.plan(now, desired.created_at);
-    let Some((status, fires_at, last_error)) = planned(&plan, now) else { return Ok(Applied::NeverFires) };
+    let Some((status, fires_at, last_error)) = planned(&plan, now) else { return Ok(Some(Applied::NeverFires)) };
     // The same name under another uid is a resource that was deleted and made anew: the old one must stay silent.
-    let predecessors = sqlx::query_scalar(
+    let predecessors: Vec<Uuid> = sqlx::query_scalar(
         "SELECT id FROM alarms WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_namespace = $2
          AND resource_name = $3 AND resource_uid <> $4 AND status IN ('active', 'paused') FOR UPDATE",
     )
@@ -133,40 +190,41 @@ async fn insert(connection: &mut PgConnection, desired: &Desired<'_>, now: DateT
     .bind(&identity.namespace)
     .bind(&identity.name)
     .bind(identity.uid.as_uuid())
-    .fetch_all(&mut *connection);
-    for id in ask::<Vec<Uuid>>(doing, predecessors).await? {
-        cancel(connection, doing, AlarmId::from_uuid(id), "resource").await?;
+    .fetch_all(&mut *db)
+    .await?;
+    for id in predecessors {
+        cancel(db, AlarmId::from_uuid(id), "resource").await?;
     }
-    let query =
-        bind_definition(sqlx::query_as(concat!(include_str!("sql/insert_resource.sql"), columns!())), definition)
-            .bind(desired.owner.as_str())
-            .bind(desired.owner.user_id())
-            .bind(status.as_str())
-            .bind(fires_at)
-            .bind(last_error)
-            .bind(i64::from(status == Status::Failed))
-            .bind(identity.cluster.as_uuid())
-            .bind(identity.uid.as_uuid())
-            .bind(&identity.namespace)
-            .bind(&identity.name)
-            .bind(desired.generation)
-            .bind(desired.hash.as_slice())
-            .bind(desired.created_at)
-            .fetch_one(&mut *connection);
-    let alarm = Alarm::try_from(ask::<Row>(doing, query).await?)?;
-    record_if_missed(connection, desired, &alarm, &plan).await?;
-    Ok(Applied::Stored(Box::new(alarm)))
+    let statement = concat!(include_str!("sql/insert_resource.sql"), columns!());
+    let inserted: Option<Alarm> = bind_definition(sqlx::query_as(statement), definition)
+        .bind(desired.owner.as_str())
+        .bind(desired.owner.user_id())
+        .bind(status.as_str())
+        .bind(fires_at)
+        .bind(last_error)
+        .bind(i64::from(status == Status::Failed))
+        .bind(identity.cluster.as_uuid())
+        .bind(identity.uid.as_uuid())
+        .bind(&identity.namespace)
+        .bind(&identity.name)
+        .bind(desired.generation)
+        .bind(desired.hash.as_slice())
+        .bind(desired.created_at)
+        .fetch_optional(&mut *db)
+        .await?;
+    let Some(alarm) = inserted else { return Ok(None) };
+    record_if_missed(db, desired, &alarm, &plan).await?;
+    Ok(Some(Applied::Stored(Box::new(alarm))))
 }
 
 /// An edit of the schedule re-plans: a new epoch fences whatever is in flight, and the next instant lies ahead. Any other
 /// edit leaves the occurrence alone, claim included.
 async fn edit(
-    connection: &mut PgConnection,
+    db: &mut PgConnection,
     desired: &Desired<'_>,
     stored: &Alarm,
     now: DateTime<Utc>,
-) -> Result<Applied> {
-    let doing = "editing a resource's alarm";
+) -> Result<Applied, sqlx::Error> {
     let definition = desired.definition;
     let schedule = ScheduleColumns::of(&definition.schedule);
     let same_schedule = (schedule.kind, schedule.fire_at, schedule.cron_expr, schedule.timezone)
@@ -183,30 +241,31 @@ async fn edit(
         Some((status, at, error)) => (Some(status), Some(at), Some(error)),
         None => (None, None, None),
     };
-    let query = bind_definition(sqlx::query_as(concat!(include_str!("sql/edit_resource.sql"), columns!())), definition)
+    let statement = concat!(include_str!("sql/edit_resource.sql"), columns!());
+    let alarm: Alarm = bind_definition(sqlx::query_as(statement), definition)
         .bind(stored.id.as_uuid())
         .bind(status.map(Status::as_str))
         .bind(fires_at)
         .bind(last_error)
         .bind(desired.generation)
         .bind(desired.hash.as_slice())
-        .fetch_one(&mut *connection);
-    let alarm = Alarm::try_from(ask::<Row>(doing, query).await?)?;
+        .fetch_one(&mut *db)
+        .await?;
     if let Some(plan) = &plan {
-        record_if_missed(connection, desired, &alarm, plan).await?;
+        record_if_missed(db, desired, &alarm, plan).await?;
     }
     Ok(Applied::Stored(Box::new(alarm)))
 }
 
 async fn record_if_missed(
-    connection: &mut PgConnection,
+    db: &mut PgConnection,
     desired: &Desired<'_>,
     alarm: &Alarm,
     plan: &Plan,
-) -> Result<()> {
+) -> Result<(), sqlx::Error> {
     match plan {
         Plan::Missed { due } => {
-            attempts::record_passed(connection, alarm, desired.owner.as_str(), *due, Outcome::Missed, "past").await
+            attempts::record_passed(db, alarm, desired.owner.as_str(), *due, Outcome::Missed, "past").await
         }
         Plan::At(_) | Plan::Never => Ok(()),
     }

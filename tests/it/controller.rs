@@ -10,7 +10,7 @@ struct Cluster {
     world: World,
     namespace: Namespace,
     ann: AgentKey,
-    _daemon: Daemon,
+    daemon: Daemon,
 }
 
 /// A controller and a dispatcher on a namespace in which Ann is enrolled.
@@ -21,14 +21,16 @@ async fn cluster() -> Cluster {
 }
 
 async fn bare_cluster() -> Cluster {
-    let (world, namespace) = tokio::join!(World::new(), Namespace::fresh());
-    let settings =
-        [("KUBECONFIG", namespace.kubeconfig.to_str().unwrap()), ("CHRONOS_WATCH_NAMESPACES", namespace.name.as_str())];
-    let daemon = world.chronosd_with("controller,dispatch", &settings).await;
-    Cluster { world, namespace, ann: AgentKey::of("ann"), _daemon: daemon }
+    Cluster::with_roles("controller,dispatch").await
 }
 
 impl Cluster {
+    async fn with_roles(roles: &str) -> Self {
+        let (world, namespace) = tokio::join!(World::new(), Namespace::fresh());
+        let daemon = serve(&world, &namespace, roles).await;
+        Self { world, namespace, ann: AgentKey::of("ann"), daemon }
+    }
+
     async fn enrol(&self) {
         let agent = format!(
             "apiVersion: chronos.dev/v1alpha1\nkind: Agent\nmetadata: {{name: ann}}\nspec: {{did: \"{}\", publicKey: \"{}\"}}\n",
@@ -53,6 +55,12 @@ impl Cluster {
     }
 }
 
+async fn serve(world: &World, namespace: &Namespace, roles: &str) -> Daemon {
+    let settings =
+        [("KUBECONFIG", namespace.kubeconfig.to_str().unwrap()), ("CHRONOS_WATCH_NAMESPACES", namespace.name.as_str())];
+    world.chronosd_with(roles, &settings).await
+}
+
 /// Type, status and reason of every condition.
 fn conditions(status: &AlarmStatus) -> Vec<(&str, &str, &str)> {
     status.conditions.iter().map(|one| (one.type_.as_str(), one.status.as_str(), one.reason.as_str())).collect()
@@ -60,14 +68,17 @@ fn conditions(status: &AlarmStatus) -> Vec<(&str, &str, &str)> {
 
 #[tokio::test]
 async fn an_alarm_applied_as_yaml_wakes_the_router_and_shows_it_in_its_status() {
-    let cluster = cluster().await;
-    cluster.apply("tea", "  delaySeconds: 6\n  label: tea\n  payloadJson: '{\"cup\": 1.50}'").await;
+    // The dispatcher comes later: until then everybody has time to look.
+    let cluster = Cluster::with_roles("controller").await;
+    cluster.enrol().await;
+    cluster.apply("tea", "  delaySeconds: 1\n  label: tea\n  payloadJson: '{\"cup\": 1.50}'").await;
     let waiting = cluster.phase("tea", Phase::Active).await;
     assert_eq!(waiting.observed_generation, 1);
     assert_eq!(waiting.next_fire_time, waiting.schedule);
     assert_eq!((waiting.failure_count, waiting.last_error.as_str()), (0, ""));
     assert_eq!(conditions(&waiting), [("Ready", "True", "Scheduled")]);
 
+    let _dispatcher = cluster.world.chronosd("dispatch").await;
     let wake = cluster.world.sink.wakes(1).await.remove(0);
     assert_eq!(wake.body["alarm_id"].as_str(), waiting.alarm_id.as_deref());
     assert_eq!(wake.body["owner_did"], cluster.ann.did);
@@ -133,6 +144,60 @@ async fn a_typo_is_told_in_the_status_and_an_edit_recovers() {
     cluster.apply("tea", "  cronExpr: 0 9 * * *").await;
     let stored = cluster.phase("tea", Phase::Active).await;
     assert_eq!((stored.observed_generation, stored.schedule.as_deref()), (2, Some("0 9 * * *")));
+
+    // A typo in an edit changes nothing but the status, which goes on telling what is stored.
+    cluster.apply("tea", "  cronExpr: 0 25 * * *").await;
+    let refused = cluster.phase("tea", Phase::Invalid).await;
+    assert_eq!((&refused.alarm_id, &refused.schedule), (&stored.alarm_id, &stored.schedule));
+    assert_eq!(refused.next_fire_time, stored.next_fire_time);
+    assert!(
+        refused.conditions[0].message.ends_with("what was stored before goes on"),
+        "{}",
+        refused.conditions[0].message
+    );
+}
+
+#[tokio::test]
+async fn one_object_that_other_parsers_give_up_on_stops_only_itself() {
+    let cluster = cluster().await;
+    // Deeper than serde_json descends.
+    let deep = format!("{}1{}", "{\"a\":".repeat(200), "}".repeat(200));
+    let alarm = serde_json::json!({
+        "apiVersion": "chronos.dev/v1alpha1", "kind": "Alarm", "metadata": { "name": "deep" },
+        "spec": { "owner": cluster.ann.did, "wakeMessage": "m", "delaySeconds": 3600, "payload": "HERE" }
+    });
+    cluster.namespace.post("alarms", alarm.to_string().replace("\"HERE\"", &deep)).await;
+    cluster.apply("before", "  cronExpr: '@daily'").await;
+    cluster.phase("before", Phase::Active).await;
+
+    // A controller that starts now has to list it.
+    let Cluster { world, namespace, ann, daemon } = cluster;
+    daemon.kill().await;
+    let daemon = serve(&world, &namespace, "controller,dispatch").await;
+    let cluster = Cluster { world, namespace, ann, daemon };
+    cluster.apply("after", "  cronExpr: '@daily'").await;
+    cluster.phase("after", Phase::Active).await;
+    let deep = cluster.phase("deep", Phase::Invalid).await;
+    let said = &deep.conditions[0].message;
+    assert!(said.starts_with("spec.payload: is nested 200 deep"), "{said}");
+}
+
+#[tokio::test]
+async fn two_controllers_store_every_alarm_once() {
+    const ALARMS: i64 = 20;
+    let cluster = cluster().await;
+    let _second = serve(&cluster.world, &cluster.namespace, "controller").await;
+    for number in 0..ALARMS {
+        cluster.apply(&format!("tea-{number}"), "  cronExpr: '@daily'").await;
+    }
+    for number in 0..ALARMS {
+        cluster.phase(&format!("tea-{number}"), Phase::Active).await;
+    }
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM alarms WHERE status = 'active'")
+        .fetch_one(&mut cluster.world.database.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(rows, ALARMS);
 }
 
 #[tokio::test]

@@ -96,6 +96,17 @@ async fn a_once_alarm_that_nobody_takes_is_given_up_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_wake_that_was_taken_counts_though_its_answer_never_ends() {
+    let world = World::new().await;
+    world.sink.reply([Reply::Unfinished]);
+    let daemon = world.chronosd_with("api,dispatch", &[("CHRONOS_WAKE_TIMEOUT_SECONDS", "1")]).await;
+    let api = AgentKey::of("ann").sign_in(&daemon.api_url()).await;
+    let id = due_now(&api, json!({})).await;
+    settled(&api, &id, "fired").await;
+    assert_eq!(world.sink.received().len(), 1);
+}
+
+#[tokio::test]
 async fn an_agent_that_is_gone_is_tried_once() {
     let world = World::new().await;
     world.sink.reply([Reply::Status(410)]);
@@ -189,8 +200,12 @@ async fn two_dispatchers_deliver_every_alarm_once() {
     let posts = (0..ALARMS).map(|number| due_now(&api, json!({ "label": number.to_string() })));
     let ids: Vec<String> = futures::future::join_all(posts).await;
 
-    let few = [("CHRONOS_BATCH", "7")];
+    // Each takes as many as it has room for and waits; when both are full, the rest is let through.
+    world.sink.reply((0..14).map(|_| Reply::Hold));
+    let few = [("CHRONOS_CONCURRENCY", "7")];
     let (_first, _second) = tokio::join!(world.chronosd_with("dispatch", &few), world.chronosd_with("dispatch", &few));
+    world.sink.wakes(14).await;
+    world.sink.release();
     world.sink.wakes(ALARMS).await;
     let mut database = world.database.connect().await;
     eventually("all are fired", || async {
@@ -205,7 +220,7 @@ async fn two_dispatchers_deliver_every_alarm_once() {
     assert_eq!(world.sink.received().len(), ALARMS, "none twice");
     let workers: i64 =
         sqlx::query_scalar("SELECT count(DISTINCT worker) FROM attempts").fetch_one(&mut database).await.unwrap();
-    assert!((1..=2).contains(&workers));
+    assert_eq!(workers, 2);
 }
 
 #[tokio::test]

@@ -103,9 +103,29 @@ async fn an_alarm_is_seen_as_it_was_written() {
     assert_eq!(view["resource"], Value::Null);
     assert_eq!(view["last_fired_at"], Value::Null);
 
-    let list = api.get("/v1/alarms").await.data();
+    let list = api.get("/v1/alarms").await;
+    assert!(list.text.contains(&format!("\"payload\":{payload},")), "{}", list.text);
+    let list = list.data();
     assert_eq!(list["count"], 1);
     assert_eq!(list["alarms"][0]["id"], receipt["id"]);
+}
+
+#[tokio::test]
+async fn payloads_that_other_parsers_stumble_over_come_back_all_the_same() {
+    let (_world, _daemon, api) = door().await;
+    for payload in [r#"{"n":1e400}"#, r#"{"s":"\ud800"}"#, "[1.0,-0]", r#""text""#, "7"] {
+        let body = format!(r#"{{"kind":"once","delay_seconds":3600,"wake_message":"m","payload":{payload}}}"#);
+        api.post_text("/v1/alarms", &body).await.data();
+        let list = api.get("/v1/alarms?limit=1").await;
+        assert!(list.status == 200 && list.text.contains(&format!("\"payload\":{payload},")), "{}", list.text);
+    }
+    // null is as good as nothing.
+    let absent =
+        json!({ "kind": "once", "delay_seconds": 3600, "wake_message": "m", "payload": null, "correlation_id": "" });
+    api.post("/v1/alarms", &absent).await.data();
+    let view = api.get("/v1/alarms?limit=1").await.data()["alarms"][0].clone();
+    assert_eq!(view["payload"], json!({}));
+    assert_ne!(view["correlation_id"], "");
 }
 
 #[tokio::test]
@@ -145,6 +165,23 @@ async fn the_same_key_finds_the_same_alarm() {
     let cron = keyed("cron", ("cron_expr", json!("@daily")));
     assert_eq!(api.post("/v1/alarms", &cron).await.refusal(), (409, "conflict", ""));
     assert_eq!(api.get("/v1/alarms").await.data()["count"], 1);
+}
+
+#[tokio::test]
+async fn a_key_finds_its_alarm_also_after_its_instant_has_passed() {
+    let (_world, _daemon, api) = door().await;
+    // As far back as a request may lie; a second later it may not any more.
+    let fire_at = chronos::domain::rfc3339(chronos::clock::system().now() - chrono::TimeDelta::seconds(28));
+    let plain = json!({ "kind": "once", "fire_at": fire_at, "wake_message": "m" });
+    let mut keyed = plain.clone();
+    keyed["idempotency_key"] = json!("k");
+    let first = api.post("/v1/alarms", &keyed).await.data();
+    crate::support::eventually("the instant is too far back for a new alarm", || async {
+        (api.post("/v1/alarms", &plain).await.refusal() == (400, "invalid_request", "fire_at")).then_some(())
+    })
+    .await;
+    let again = api.post("/v1/alarms", &keyed).await.data();
+    assert_eq!((&again["id"], &again["deduped"]), (&first["id"], &json!(true)));
 }
 
 #[tokio::test]
@@ -216,6 +253,12 @@ async fn a_challenge_is_good_for_one_proof_by_the_right_key() {
     let verified = api.post("/v1/agent/auth/verify", &proof(&open, &ann)).await.data();
     assert_eq!((&verified["owner_user_id"], &verified["expires_in"]), (&json!("ann"), &json!(86400)));
 
+    for nonce in ["", "a\u{0}b", "short"] {
+        let mut unknown = proof(&open, &ann);
+        unknown["nonce"] = json!(nonce);
+        assert_eq!(api.post("/v1/agent/auth/verify", &unknown).await.status, 401, "{nonce:?}");
+    }
+
     // Used up; somebody else's key, though its signature is good; a signature of something else.
     assert_eq!(api.post("/v1/agent/auth/verify", &proof(&open, &ann)).await.status, 401);
     assert_eq!(api.post("/v1/agent/auth/verify", &proof(&challenge().await, &eve)).await.status, 401);
@@ -270,6 +313,7 @@ async fn a_mistake_is_told_with_its_field_and_nothing_is_stored() {
         (json!({ "kind": "cron", "cron_expr": "0 0 30 2 *", "wake_message": "m" }), "cron_expr"),
         (json!({ "kind": "cron", "cron_expr": "@daily", "delay_seconds": 5, "wake_message": "m" }), "delay_seconds"),
         (json!({ "kind": "cron", "cron_expr": "@daily", "timezone": "Mars/Olympus", "wake_message": "m" }), "timezone"),
+        (json!({ "kind": "once", "delay_seconds": 5, "timezone": "Mars/Olympus", "wake_message": "m" }), "timezone"),
         (json!({ "kind": "once", "delay_seconds": 5, "wake_message": "a\u{0}b" }), "wake_message"),
         (json!({ "kind": "once", "delay_seconds": 5, "wake_message": "m", "max_failures": 101 }), "max_failures"),
         (json!({ "kind": "once", "delay_seconds": 5, "wake_message": "m", "label": "x".repeat(257) }), "label"),
@@ -300,6 +344,7 @@ async fn every_answer_has_the_envelope() {
         (api.send(api.request(Method::PUT, "/v1/alarms")).await, 405, "invalid_request"),
         (api.post_text("/v1/alarms", "{").await, 400, "invalid_request"),
         (api.post_text("/v1/alarms", "[]").await, 400, "invalid_request"),
+        (api.post_text("/v1/alarms", "\"once\"").await, 400, "invalid_request"),
         (api.post_text("/v1/alarms", "").await, 400, "invalid_request"),
         (api.post_text("/v1/alarms", &large).await, 413, "too_large"),
         (api.send(as_form).await, 415, "invalid_request"),

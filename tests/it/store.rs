@@ -1,6 +1,6 @@
 //! The schema and its statements on the real Postgres.
 
-use crate::support::{Database, daemon};
+use crate::support::{Database, Proxy, daemon, eventually};
 
 #[tokio::test]
 async fn many_may_migrate_at_once() {
@@ -10,6 +10,42 @@ async fn many_may_migrate_at_once() {
         migrated.unwrap();
     }
     stores[0].check_schema().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_accepted() {
+    let database = Database::fresh().await;
+    sqlx::query(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (9999, 'later', true, '', 0)",
+    )
+    .execute(&mut database.connect().await)
+    .await
+    .unwrap();
+    let store = database.store().await;
+    store.migrate().await.unwrap();
+    store.check_schema().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_host_that_vanishes_costs_connections_and_not_the_pool() {
+    let database = Database::fresh().await;
+    let proxy = Proxy::in_front_of(&database).await;
+    let through = Database { uri: proxy.uri.clone() };
+    let store = chronos::store::Store::connect(&through.config(), "test", 2).await.unwrap();
+    let both = async || futures::join!(store.now(), store.now());
+    let (one, other) = both().await;
+    assert!(one.is_ok() && other.is_ok());
+
+    // Whoever is connected now hears nothing more, not even an end. Two questions fill the pool and time out.
+    proxy.freeze();
+    let (one, other) = both().await;
+    assert!(one.is_err() && other.is_err());
+    // The pool has room again: new connections reach the host that is back.
+    eventually("both connections can be had again", || async {
+        let (one, other) = both().await;
+        (one.is_ok() && other.is_ok()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

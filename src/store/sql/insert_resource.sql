@@ -12,4 +12,5 @@ VALUES (
     $12, $13, $13, $14, $15,
     'kubernetes', $16, $17, $18, $19, $20, $21,
     $22)
+ON CONFLICT (cluster_id, resource_uid) WHERE source = 'kubernetes' DO NOTHING
 RETURNING

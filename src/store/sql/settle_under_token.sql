@@ -33,10 +33,12 @@ WITH found AS (
         alarm_id, claim_token, owner_did, delivery_id, scheduled_for, attempt, started_at, duration_ms,
         outcome, http_status, error, worker)
     SELECT $1, $2, $10, $11, $12, $13, $14, $15, word, $17, left($18, 300), $19 FROM outcome
-    -- A settle whose answer was lost is sent again: the first one stands.
+    -- A settle whose answer was lost is sent again: the first one stands, and is the answer.
     ON CONFLICT DO NOTHING
 )
-SELECT word, hint.sent
+SELECT
+    coalesce((SELECT outcome FROM attempts WHERE alarm_id = $1 AND claim_token = $2 AND started_at = $14), word),
+    hint.sent
 FROM outcome
 LEFT JOIN LATERAL (
     SELECT pg_notify($20, concat_ws('/', cluster_id, resource_namespace, resource_name))::text AS sent

@@ -3,7 +3,7 @@
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::Value;
 
-use super::TOKEN;
+use super::{TOKEN, with_tls};
 
 #[derive(Clone)]
 pub struct Api {
@@ -35,6 +35,7 @@ impl Answer {
 
 impl Api {
     pub fn new(base: &str) -> Self {
+        with_tls();
         Self { client: Client::new(), base: base.to_owned(), bearer: Some(TOKEN.to_owned()), agent: None }
     }
 

@@ -21,7 +21,7 @@ use kube::{
 };
 use tokio::sync::OnceCell;
 
-use super::{eventually, server};
+use super::{eventually, server, with_tls};
 
 static SERVER: LazyLock<PathBuf> = LazyLock::new(|| server::run("controlplane.sh").into());
 static CRDS: OnceCell<()> = OnceCell::const_new();
@@ -53,6 +53,14 @@ impl Namespace {
         Api::namespaced(self.client.clone(), &self.name)
     }
 
+    /// Creates an object from a text that goes to the API server as it is. The answer is not read.
+    pub async fn post(&self, plural: &str, object: String) {
+        let path = format!("/apis/chronos.dev/v1alpha1/namespaces/{}/{plural}", self.name);
+        let request =
+            axum::http::Request::post(path).header("content-type", "application/json").body(object.into_bytes());
+        self.client.request_text(request.unwrap()).await.expect("the API server takes it");
+    }
+
     /// `kubectl apply`, for every document of a YAML.
     pub async fn apply(&self, yaml: &str) -> kube::Result<()> {
         for document in yaml.split("\n---\n") {
@@ -82,8 +90,7 @@ impl Namespace {
 }
 
 pub async fn client(kubeconfig: &std::path::Path) -> Client {
-    // The binary does this in main; the tests' own clients need it too.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    with_tls();
     let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("the test bed wrote it");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     Client::try_from(config.expect("the test bed wrote it")).expect("a client")

@@ -13,7 +13,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{AGENT_AUTH_SECRET, PATIENCE, TOKEN, WAKE_TOKEN, World, eventually};
+use super::{AGENT_AUTH_SECRET, PATIENCE, TOKEN, WAKE_TOKEN, World, eventually, with_tls};
 
 /// A running `chronosd`. Dropping it kills it.
 pub struct Daemon {
@@ -91,6 +91,7 @@ impl Daemon {
 
     /// Status and words of `/readyz`.
     pub async fn readiness(&self) -> (u16, String) {
+        with_tls();
         let response = reqwest::get(format!("http://{}/readyz", self.probes)).await.expect("probes are served");
         (response.status().as_u16(), response.text().await.expect("it says something"))
     }

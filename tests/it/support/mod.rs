@@ -9,10 +9,11 @@ pub mod api;
 pub mod cluster;
 pub mod daemon;
 pub mod database;
+pub mod proxy;
 pub mod server;
 pub mod sink;
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
@@ -20,6 +21,7 @@ pub use agent::AgentKey;
 pub use cluster::Namespace;
 pub use daemon::Daemon;
 pub use database::Database;
+pub use proxy::Proxy;
 pub use sink::{Reply, Sink};
 
 /// Bearer of the facade in every test.
@@ -49,6 +51,14 @@ impl World {
     pub async fn chronosd_with(&self, roles: &str, settings: &[(&str, &str)]) -> Daemon {
         Daemon::start(self, roles, settings).await
     }
+}
+
+/// The binary sets its TLS provider in main; the tests' own clients need one too, whichever test comes first.
+pub fn with_tls() {
+    static PROVIDER: LazyLock<()> = LazyLock::new(|| {
+        rustls::crypto::ring::default_provider().install_default().expect("nobody else sets one");
+    });
+    LazyLock::force(&PROVIDER);
 }
 
 /// Waits until `look` finds what it looks for. Polling is for what cannot be awaited, such as a row in a table.

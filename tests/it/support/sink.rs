@@ -2,18 +2,20 @@
 
 use std::{
     collections::VecDeque,
+    convert::Infallible,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use axum::{
     Router,
-    body::Bytes,
+    body::{Body, Bytes},
     extract::State,
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
     routing::post,
 };
+use futures::stream::{self, StreamExt};
 use serde_json::Value;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
@@ -34,6 +36,8 @@ pub enum Reply {
     Status(u16),
     /// A status with a `Retry-After` in seconds.
     RetryAfter(u16, u64),
+    /// A success whose body begins and never ends.
+    Unfinished,
     /// No answer until [`Sink::release`].
     Hold,
 }
@@ -107,6 +111,10 @@ async fn take(State(inner): State<Arc<Inner>>, headers: HeaderMap, bytes: Bytes)
         Reply::Status(code) => (status(code), "said the sink").into_response(),
         Reply::RetryAfter(code, seconds) => {
             (status(code), [("retry-after", seconds.to_string())], "said the sink").into_response()
+        }
+        Reply::Unfinished => {
+            let endless = stream::once(async { Ok::<_, Infallible>("taken, and") }).chain(stream::pending());
+            (status(200), Body::from_stream(endless)).into_response()
         }
         Reply::Hold => {
             let mut released = inner.released.subscribe();

@@ -1,12 +1,25 @@
 //! The schema and its statements on the real Postgres.
 
+use chronos::{
+    domain::{
+        access::Did,
+        alarm::{Defaults, Draft},
+        ids::AlarmId,
+    },
+    store::{
+        Store,
+        alarms::{Created, Request},
+    },
+};
+use sqlx::Connection;
+
 use crate::support::{Database, Proxy, daemon, eventually};
 
 #[tokio::test]
 async fn many_may_migrate_at_once() {
     let database = Database::empty().await;
     let stores = futures::future::join_all((0..8).map(|_| database.store())).await;
-    for migrated in futures::future::join_all(stores.iter().map(chronos::store::Store::migrate)).await {
+    for migrated in futures::future::join_all(stores.iter().map(Store::migrate)).await {
         migrated.unwrap();
     }
     stores[0].check_schema().await.unwrap();
@@ -28,24 +41,60 @@ async fn a_newer_schema_is_accepted() {
 
 #[tokio::test]
 async fn a_database_host_that_vanishes_costs_connections_and_not_the_pool() {
+    const POOL: usize = 2;
     let database = Database::fresh().await;
     let proxy = Proxy::in_front_of(&database).await;
     let through = Database { uri: proxy.uri.clone() };
-    let store = chronos::store::Store::connect(&through.config(), "test", 2).await.unwrap();
-    let both = async || futures::join!(store.now(), store.now());
-    let (one, other) = both().await;
-    assert!(one.is_ok() && other.is_ok());
+    let store = Store::connect(&through.config(), "test", u32::try_from(POOL).unwrap()).await.unwrap();
+    let owner: Did = "did:matrix:ann:d75a980182b10ab7".parse().unwrap();
+    let id = store_alarm(&store, &owner).await;
 
-    // Whoever is connected now hears nothing more, not even an end. Two questions fill the pool and time out.
-    proxy.freeze();
-    let (one, other) = both().await;
-    assert!(one.is_err() && other.is_err());
-    // The pool has room again: new connections reach the host that is back.
-    eventually("both connections can be had again", || async {
-        let (one, other) = both().await;
-        (one.is_ok() && other.is_ok()).then_some(())
+    // Every connection waits for an answer, because somebody holds the row, and then the host is gone.
+    let mut holder = database.connect().await;
+    let mut holding = holder.begin().await.unwrap();
+    sqlx::query("SELECT FROM alarms FOR UPDATE").execute(&mut *holding).await.unwrap();
+    let waiting = futures::future::join_all((0..POOL).map(|_| store.cancel_if_owned(&owner, id)));
+    let vanish = async {
+        eventually("all wait for the row", || async {
+            let waiting: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+            )
+            .fetch_one(&mut database.connect().await)
+            .await
+            .unwrap();
+            (usize::try_from(waiting) == Ok(POOL)).then_some(())
+        })
+        .await;
+        proxy.freeze();
+    };
+    let (answers, ()) = tokio::join!(waiting, vanish);
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    holding.rollback().await.unwrap();
+
+    // The pool is whole again: as many questions as before are answered at once, by the host that is back.
+    eventually("every connection can be had again", || async {
+        let answers = futures::future::join_all((0..POOL).map(|_| store.now())).await;
+        answers.iter().all(Result::is_ok).then_some(())
     })
     .await;
+}
+
+/// An alarm that is due in an hour.
+async fn store_alarm(store: &Store, owner: &Did) -> AlarmId {
+    let born_at = store.now().await.unwrap();
+    let draft = Draft { delay_seconds: Some(3600), wake_message: "m".to_owned(), ..Draft::default() };
+    let definition = draft.define(Defaults { born_at, max_failures: 5 }).unwrap();
+    let request = Request {
+        owner,
+        definition: &definition,
+        first_fire_at: born_at + chrono::TimeDelta::hours(1),
+        born_at,
+        idempotency_key: "",
+        correlation_id: "test",
+    };
+    match store.create_or_find_by_key(&request).await.unwrap() {
+        Created::New(alarm) | Created::Known(alarm) => alarm.id,
+    }
 }
 
 #[tokio::test]
@@ -60,7 +109,7 @@ async fn a_database_that_may_forget_is_refused_by_name() {
     // The tests' own server runs with fsync off, for speed.
     let database = Database::fresh().await;
     let careful = chronos::config::Database { allow_unsafe: false, ..database.config() };
-    let refused = chronos::store::Store::connect(&careful, "test", 1).await.unwrap_err();
+    let refused = Store::connect(&careful, "test", 1).await.unwrap_err();
     assert!(refused.to_string().contains("fsync") && refused.to_string().contains("CHRONOS_ALLOW_UNSAFE_POSTGRES"));
 }
 

@@ -153,7 +153,8 @@ impl Running {
 
 async fn listen(listen: &config::Listen, port: u16, variable: &str) -> anyhow::Result<TcpListener> {
     let address = SocketAddr::new(listen.bind, port);
-    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({variable})"))
+    let flag = variable.trim_start_matches("CHRONOS_").to_ascii_lowercase().replace('_', "-");
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({variable}, --{flag})"))
 }
 
 /// A client of the API server.
@@ -171,7 +172,7 @@ pub async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
         }
         Cluster::Environment | Cluster::None => kube::Config::incluster().context(
             "role controller needs a cluster: run inside one, set KUBECONFIG or --kubeconfig, \
-             or leave the role out (--roles dispatch,api)",
+             or leave controller out of --roles",
         )?,
     };
     Ok(Client::try_from(config)?)

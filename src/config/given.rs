@@ -23,8 +23,10 @@ pub struct Given {
 
 impl Given {
     /// `flags` win over `environment`; `NAME_FILE` names a file that holds the value.
-    pub fn collect(flags: &BTreeMap<&'static str, String>, environment: impl Fn(&str) -> Option<String>) -> Self {
+    pub fn collect(flags: &BTreeMap<&'static str, String>, environment: &BTreeMap<String, String>) -> Self {
         let mut given = Self::default();
+        given.warn_of_unknown(environment.keys());
+        let environment = |name: &str| environment.get(name).cloned();
         for setting in SETTINGS {
             let file = format!("{}_FILE", setting.name);
             let value = match (flags.get(setting.name), environment(setting.name), environment(&file)) {
@@ -49,6 +51,16 @@ impl Given {
             }
         }
         given
+    }
+
+    /// A misspelt name would be passed over in silence otherwise.
+    fn warn_of_unknown<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+        let known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name.trim_end_matches("_FILE"));
+        // Kubernetes puts these into every pod beside a Service called chronos.
+        let service_link = |name: &str| name.starts_with("CHRONOS_SERVICE_") || name.starts_with("CHRONOS_PORT_");
+        let ours = names.filter(|name| name.starts_with("CHRONOS_"));
+        let unknown = ours.filter(|name| !known(name) && !service_link(name));
+        self.warnings.extend(unknown.map(|name| format!("{name} is no setting of this version and is ignored")));
     }
 
     /// Fills in what was left open: `chronosd dev` brings its own defaults.
@@ -316,7 +328,7 @@ mod tests {
 
     fn given(pairs: &[(&str, &str)]) -> Given {
         let pairs: BTreeMap<String, String> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Given::collect(&BTreeMap::new(), |name| pairs.get(name).cloned())
+        Given::collect(&BTreeMap::new(), &pairs)
     }
 
     fn working() -> Vec<(&'static str, &'static str)> {
@@ -397,10 +409,18 @@ mod tests {
     }
 
     #[test]
+    fn a_misspelt_variable_is_told() {
+        let config = with("CHRONOS_BACTH", "3").unwrap();
+        assert_eq!(config.warnings, ["CHRONOS_BACTH is no setting of this version and is ignored"]);
+        assert_eq!(with("CHRONOS_SERVICE_HOST", "10.0.0.1").unwrap().warnings, Vec::<String>::new());
+    }
+
+    #[test]
     fn a_flag_wins_over_the_environment() {
         let flags = BTreeMap::from([("CHRONOS_TICK_MS", "250".to_owned())]);
-        let pairs: BTreeMap<&str, &str> = working().into_iter().chain([("CHRONOS_TICK_MS", "9")]).collect();
-        let given = Given::collect(&flags, |name| pairs.get(name).map(|value| (*value).to_owned()));
+        let pairs = working().into_iter().chain([("CHRONOS_TICK_MS", "9")]);
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let given = Given::collect(&flags, &pairs);
         assert_eq!(given.check().unwrap().dispatch.unwrap().tick, Duration::from_millis(250));
     }
 
@@ -414,7 +434,7 @@ mod tests {
                 working().into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             pairs.insert("CHRONOS_TICK_MS_FILE".to_owned(), path.clone());
             also.map(|value| pairs.insert("CHRONOS_TICK_MS".to_owned(), value.to_owned()));
-            Given::collect(&BTreeMap::new(), |name| pairs.get(name).cloned()).check()
+            Given::collect(&BTreeMap::new(), &pairs).check()
         };
         assert_eq!(from(None).unwrap().dispatch.unwrap().tick, Duration::from_millis(250));
         assert!(from(Some("9")).unwrap_err().0[0].contains("both set"));

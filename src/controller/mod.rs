@@ -34,7 +34,7 @@ use kube::{
 };
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::{
     clock::Clock,
@@ -217,10 +217,16 @@ fn error_policy(alarm: Arc<Alarm>, error: &Error, context: Arc<Context>) -> Acti
 /// Waits until the API server answers and serves both kinds in every scope, and returns the cluster's id. A cluster that is
 /// away, or that has no CRDs yet, is not our failure, and must not end a process that also delivers.
 async fn cluster_served(client: &Client, scopes: &[Option<String>]) -> ClusterId {
+    let mut told = String::new();
     loop {
         match try_join!(cluster_id(client), crds_served(client, scopes)) {
             Ok((cluster, ())) => return cluster,
-            Err(error) => info!(error = %chain(&error), "Alarms and Agents cannot be watched yet; waiting"),
+            // Said once, not every other second.
+            Err(error) if chain(&error) == told => {}
+            Err(error) => {
+                told = chain(&error);
+                warn!(error = told, "Alarms and Agents cannot be watched yet; waiting");
+            }
         }
         tokio::time::sleep(CLUSTER_PAUSE).await;
     }

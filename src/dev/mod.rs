@@ -6,7 +6,11 @@ mod postgres;
 mod secrets;
 mod sink;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use clap::Args;
@@ -64,6 +68,7 @@ pub async fn dev(options: Options, given: Given) -> anyhow::Result<()> {
     std::fs::create_dir_all(&data_dir)
         .with_context(|| format!("creating the data directory {}", data_dir.display()))?;
     let data_dir = data_dir.canonicalize()?;
+    let _lock = lock(&data_dir)?;
     let secrets = Secrets::load_or_create(&data_dir)?;
 
     // A database of the caller's, or one of our own that ends with us.
@@ -122,11 +127,29 @@ pub async fn dev(options: Options, given: Given) -> anyhow::Result<()> {
             println!("  {name:<18} {}", value.as_str().unwrap_or("-"));
         }
     }
-    let ended = running.until_stopped().await;
-    if let Some(server) = own_postgres {
-        server.stop().await?;
+    match own_postgres {
+        None => running.until_stopped().await,
+        Some(mut server) => {
+            let ended = tokio::select! {
+                ended = running.until_stopped() => ended,
+                gone = server.ended() => return Err(gone),
+            };
+            server.stop().await?;
+            ended
+        }
     }
-    ended
+}
+
+/// One at a time per data directory. The lock goes with the process, however that ends.
+fn lock(data_dir: &Path) -> anyhow::Result<File> {
+    let file = File::create(data_dir.join("lock")).context("creating the data directory's lock")?;
+    file.try_lock().ok().with_context(|| {
+        format!(
+            "another chronosd dev uses the data directory {}; stop it, or give another --data-dir",
+            data_dir.display()
+        )
+    })?;
+    Ok(file)
 }
 
 /// What the ready line shows. These secrets are a developer's own and are meant to be used.

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -95,11 +95,17 @@ impl Server {
         bail!("creating the database: {said}")
     }
 
+    /// Waits until it ends without having been asked to, which is an error.
+    pub async fn ended(&mut self) -> anyhow::Error {
+        let log = self.data.with_file_name("postgres.log");
+        match self.child.wait().await {
+            Ok(status) => anyhow!("Postgres ended ({status}); {} may say why", log.display()),
+            Err(error) => anyhow!("Postgres cannot be watched: {error}"),
+        }
+    }
+
     /// Orderly: the next start has nothing to replay.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("Postgres had ended by itself: {status}");
-        }
         let stopped = unprivileged(&self.binaries.join("pg_ctl"))
             .arg("-D")
             .arg(&self.data)

@@ -25,6 +25,12 @@ impl Secrets {
         match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).with_context(doing),
             Err(error) if error.kind() == ErrorKind::NotFound => {
+                anyhow::ensure!(
+                    !data_dir.join("postgres/PG_VERSION").exists(),
+                    "{} is gone, and with it the password of the database beside it; put it back, or remove {} to start anew",
+                    path.display(),
+                    data_dir.display()
+                );
                 let secrets = Self {
                     token: random(),
                     agent_auth_secret: random(),

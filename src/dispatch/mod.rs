@@ -26,10 +26,14 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::{
-    domain::{ids::WorkerId, ladder::Ladder},
+    domain::{
+        ids::WorkerId,
+        ladder::Ladder,
+        occurrence::{self, Outcome},
+    },
     router::Router,
     store::{self, Store, claims::Claim},
     telemetry::chain,
@@ -184,8 +188,7 @@ impl Dispatcher {
         loop {
             match self.store.settle_under_token(claim, self.worker, &delivered.next, &delivered.attempt).await {
                 Ok(outcome) => {
-                    let delivery_id = claim.wake.delivery_id;
-                    debug!(%alarm_id, %delivery_id, outcome = outcome.as_str(), "alarm {alarm_id} settled");
+                    report(claim, delivered, outcome);
                     return true;
                 }
                 Err(error) if held.asked_at.elapsed() + SETTLE_PAUSE < self.limits.lease => {
@@ -217,6 +220,25 @@ impl Flights {
             error!(%error, "a delivery panicked; its lease will run out and it is tried again");
             None
         })
+    }
+}
+
+/// What became of an attempt, for operators: the class of an error, not the router's words.
+fn report(claim: &Claim, delivered: &deliver::Delivered, outcome: Outcome) {
+    let (alarm_id, delivery_id, attempt) = (claim.wake.alarm_id, claim.wake.delivery_id, claim.wake.attempt);
+    let error = occurrence::error_class(&delivered.attempt.error);
+    match outcome {
+        Outcome::Delivered => debug!(%alarm_id, %delivery_id, attempt, "alarm {alarm_id} delivered"),
+        Outcome::Retrying => {
+            info!(%alarm_id, %delivery_id, attempt, error, "alarm {alarm_id}: attempt {attempt} failed and is tried again");
+        }
+        Outcome::Exhausted => {
+            warn!(%alarm_id, %delivery_id, attempt, error, "alarm {alarm_id}: given up after {attempt} attempts");
+        }
+        Outcome::Cancelled | Outcome::Fenced | Outcome::Missed | Outcome::Skipped => {
+            let outcome = outcome.as_str();
+            info!(%alarm_id, %delivery_id, attempt, outcome, "alarm {alarm_id}: the answer came too late to count");
+        }
     }
 }
 

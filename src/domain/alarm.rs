@@ -164,7 +164,8 @@ impl Draft {
         check_text(&mut invalid, "conversation_id", &self.conversation_id, KEY_CAP);
         check_text(&mut invalid, "wake_message", &self.wake_message, MESSAGE_CAP);
         if self.wake_message.trim().is_empty() {
-            invalid.push(Invalid::new("wake_message", "is empty; say what the agent should do when it wakes"));
+            invalid
+                .push(Invalid::new("wake_message", "is missing or empty; say what the agent should do when it wakes"));
         }
         let payload = match self.payload.clone() {
             None => Payload::default(),

@@ -66,7 +66,11 @@ pub async fn create(
     let draft = draft(body, &mut invalid);
     let defined = draft.define(Defaults { born_at: now, max_failures: facade.max_failures });
     let definition = match defined {
-        Err(more) => return Err([invalid, more].concat().into()),
+        Err(mut more) => {
+            // One sentence about the schedule is enough, and the door's own knows the kind.
+            more.retain(|one| one.field != "fire_at" || invalid.is_empty());
+            return Err([invalid, more].concat().into());
+        }
         Ok(_) if !invalid.is_empty() => return Err(invalid.into()),
         Ok(definition) => definition,
     };
@@ -259,7 +263,12 @@ fn draft(body: CreateBody, invalid: &mut Vec<Invalid>) -> Draft {
     match body.kind.as_str() {
         "once" => {
             if body.cron_expr.as_deref().is_some_and(|expr| !expr.is_empty()) {
-                invalid.push(Invalid::new("cron_expr", "does not go with kind once; give fire_at or delay_seconds"));
+                invalid.push(Invalid::new(
+                    "cron_expr",
+                    "does not go with kind once; give fire_at or delay_seconds instead",
+                ));
+            } else if body.fire_at.is_none() && body.delay_seconds.is_none() {
+                invalid.push(Invalid::new("fire_at", "is missing; give it or delay_seconds"));
             }
         }
         "cron" => {

@@ -66,7 +66,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let parsed = serde_path_to_error::deserialize(&mut source).map_err(|error| {
         let path = error.path().to_string();
         let cause = error.into_inner();
-        let said = cause.to_string();
+        // Rust's names of types are ours, not the caller's.
+        let said = cause.to_string().replace("expected i64", "expected a whole number");
         match named_field(&said) {
             Some(field) => Problem::invalid_field(field, format!("the body does not fit: {said}")),
             None if path == "." || cause.is_syntax() || cause.is_eof() => {

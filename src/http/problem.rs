@@ -35,8 +35,9 @@ impl Problem {
 
     /// One text, whichever part was wrong: an answer that tells them apart helps to guess.
     pub fn unauthorized() -> Self {
-        let message = "the transport bearer (Authorization) or the agent token (X-Chronos-Agent) is missing or does not hold; \
-                       sign in again with /v1/agent/auth/challenge and /v1/agent/auth/verify";
+        let message = "something that proves who you are is missing, wrong or expired: the transport token (Authorization: \
+                       Bearer), the agent token (X-Chronos-Agent, from /v1/agent/auth/verify) or, when signing in, the \
+                       nonce, the key or the signature";
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message.to_owned())
     }
 

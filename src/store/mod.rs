@@ -15,7 +15,7 @@ use std::{sync::LazyLock, time::Duration};
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use sqlx::{
-    PgConnection, PgPool, Postgres,
+    Connection, PgConnection, PgPool, Postgres,
     migrate::Migrator,
     pool::PoolConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
@@ -40,8 +40,15 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Error {
     #[error("CHRONOS_POSTGRES_URI cannot be understood")]
     Uri(#[source] sqlx::Error),
-    #[error("the database cannot be reached")]
-    Connect(#[source] sqlx::Error),
+    #[error("cannot connect to the database at {at}")]
+    Connect {
+        /// Host and port; the rest of the address holds a password.
+        at: String,
+        #[source]
+        source: sqlx::Error,
+    },
+    #[error("cannot connect to the database at {at}: no answer within {} s", ACQUIRE_TIMEOUT.as_secs())]
+    NoAnswer { at: String },
     #[error(
         "the database runs with {0} = off and may lose committed alarms in a crash; switch it on, or set CHRONOS_ALLOW_UNSAFE_POSTGRES=true where that does not matter"
     )]
@@ -64,7 +71,7 @@ impl Error {
     /// Whether the database is away, as against having refused or not understood something.
     pub fn is_away(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Timeout { .. } => true,
+            Self::Connect { .. } | Self::NoAnswer { .. } | Self::Timeout { .. } => true,
             Self::Uri(_) | Self::Unsafe(_) | Self::Migrate(_) | Self::SchemaMissing => false,
             Self::Query { source, .. } => {
                 // 57P0x: the server is shutting down, starting up, or ended the connection.
@@ -89,12 +96,22 @@ impl Store {
     /// Connects, and refuses a database that may forget what it acknowledged.
     pub async fn connect(database: &Database, role: &'static str, connections: u32) -> Result<Self> {
         let options: PgConnectOptions = database.uri.expose_secret().parse().map_err(Error::Uri)?;
+        let options = options.application_name(&format!("chronos-{role}"));
+        let at = format!("{}:{}", options.get_host(), options.get_port());
+        // By itself first: a pool only says that it ran out of time, not why.
+        match tokio::time::timeout(ACQUIRE_TIMEOUT, PgConnection::connect_with(&options)).await {
+            Err(_elapsed) => return Err(Error::NoAnswer { at }),
+            Ok(Err(source)) => return Err(Error::Connect { at, source }),
+            Ok(Ok(connection)) => {
+                connection.close().await.map_err(|source| Error::Connect { at: at.clone(), source })?;
+            }
+        }
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
-            .connect_with(options.application_name(&format!("chronos-{role}")))
+            .connect_with(options)
             .await
-            .map_err(Error::Connect)?;
+            .map_err(|source| Error::Connect { at, source })?;
         let store = Self { pool };
         if !database.allow_unsafe {
             store.refuse_unsafe().await?;

@@ -5,6 +5,7 @@
 
 mod architecture;
 mod controller;
+mod dev;
 mod dispatch;
 mod http;
 mod store;

@@ -3,7 +3,7 @@
 use ed25519_dalek::{Signer, SigningKey};
 use serde_json::json;
 
-use super::api::Api;
+use super::{TOKEN, api::Api};
 
 pub struct AgentKey {
     key: SigningKey,
@@ -25,7 +25,11 @@ impl AgentKey {
 
     /// The whole way, as an agent goes it.
     pub async fn sign_in(&self, base: &str) -> Api {
-        let anonymous = Api::new(base);
+        self.sign_in_with(base, TOKEN).await
+    }
+
+    pub async fn sign_in_with(&self, base: &str, transport: &str) -> Api {
+        let anonymous = Api::new(base).with_bearer(Some(transport));
         let challenge = anonymous.post("/v1/agent/auth/challenge", &json!({ "did": self.did })).await.data();
         let verified = anonymous
             .post(

@@ -57,6 +57,7 @@ pub fn enrols(agent: &Agent, owner: &str) -> bool {
 fn draft(alarm: &Alarm) -> Draft {
     let spec = alarm.spec.clone();
     Draft {
+        kind: None,
         label: spec.label.unwrap_or_default(),
         fire_at: spec.fire_at,
         delay_seconds: spec.delay_seconds,

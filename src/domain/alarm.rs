@@ -121,9 +121,18 @@ impl Schedule {
     }
 }
 
+/// Once, or again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Once,
+    Cron,
+}
+
 /// What somebody wrote. Absent texts are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
+    /// Said over HTTP; in a resource it follows from the schedule.
+    pub kind: Option<Kind>,
     pub label: String,
     /// RFC 3339 with an offset.
     pub fire_at: Option<String>,
@@ -211,6 +220,11 @@ impl Draft {
     }
 
     fn schedule(&self, born_at: DateTime<Utc>) -> Result<Schedule, Vec<Invalid>> {
+        let foreign = self.foreign_to_kind();
+        if !foreign.is_empty() {
+            return Err(foreign);
+        }
+        let missing = |field, problem| Err(vec![Invalid::new(field, problem)]);
         match (&self.fire_at, self.delay_seconds, &self.cron_expr) {
             (Some(fire_at), None, None) => once("fire_at", parse_instant("fire_at", fire_at)?),
             (None, Some(seconds), None) if (1..=LONGEST_DELAY_SECONDS).contains(&seconds) => {
@@ -221,10 +235,13 @@ impl Draft {
                 Err(vec![Invalid::new("delay_seconds", problem)])
             }
             (None, None, Some(expr)) => self.recurrence(expr, born_at),
-            (None, None, None) => Err(vec![Invalid::new(
-                "fire_at",
-                "is missing; give exactly one of fire_at, delay_seconds and cron_expr",
-            )]),
+            (None, None, None) => match self.kind {
+                Some(Kind::Once) => missing("fire_at", "is missing; give it or delay_seconds"),
+                Some(Kind::Cron) => {
+                    missing("cron_expr", "is missing; give five fields, or a descriptor such as @daily")
+                }
+                None => missing("fire_at", "is missing; give exactly one of fire_at, delay_seconds and cron_expr"),
+            },
             (fire_at, delay, cron) => {
                 let given = [
                     fire_at.as_ref().map(|_| "fire_at"),
@@ -232,10 +249,25 @@ impl Draft {
                     cron.as_ref().map(|_| "cron_expr"),
                 ];
                 let given: Vec<_> = given.into_iter().flatten().collect();
-                let problem = format!("stands beside {}; give exactly one of the two", given[1..].join(" and "));
+                let problem = format!("stands beside {}; give exactly one of them", given[1..].join(" and "));
                 Err(vec![Invalid::new(given[0], problem)])
             }
         }
+    }
+
+    /// The fields that do not go with the kind that was said.
+    fn foreign_to_kind(&self) -> Vec<Invalid> {
+        let with_once = "does not go with kind once; give fire_at or delay_seconds instead";
+        let with_cron = "does not go with kind cron; give cron_expr instead";
+        let foreign = match self.kind {
+            None => vec![],
+            Some(Kind::Once) => vec![self.cron_expr.as_ref().map(|_| ("cron_expr", with_once))],
+            Some(Kind::Cron) => vec![
+                self.fire_at.as_ref().map(|_| ("fire_at", with_cron)),
+                self.delay_seconds.map(|_| ("delay_seconds", with_cron)),
+            ],
+        };
+        foreign.into_iter().flatten().map(|(field, problem)| Invalid::new(field, problem)).collect()
     }
 
     fn zone(&self) -> Result<Zone, Invalid> {
@@ -340,10 +372,23 @@ mod tests {
         let fire_at = Some("2026-11-16T12:00:00Z".to_owned());
         let both = Draft { fire_at, delay_seconds: Some(5), ..draft() };
         let problem = both.define(born()).unwrap_err().remove(0).to_string();
-        assert_eq!(problem, "fire_at: stands beside delay_seconds; give exactly one of the two");
+        assert_eq!(problem, "fire_at: stands beside delay_seconds; give exactly one of them");
         assert_eq!(
             fields(Draft { delay_seconds: Some(5), cron_expr: Some("@daily".into()), ..draft() }),
             ["delay_seconds"]
+        );
+    }
+
+    #[test]
+    fn a_schedule_of_another_kind_is_told_in_one_sentence() {
+        let (kind, fire_at, cron_expr) = (Some(Kind::Once), Some("tomorrow".to_owned()), Some("@daily".to_owned()));
+        assert_eq!(fields(Draft { kind, cron_expr: cron_expr.clone(), ..draft() }), ["cron_expr"]);
+        assert_eq!(fields(Draft { kind, ..draft() }), ["fire_at"]);
+        let kind = Some(Kind::Cron);
+        assert_eq!(fields(Draft { kind, ..draft() }), ["cron_expr"]);
+        assert_eq!(
+            fields(Draft { kind, fire_at, delay_seconds: Some(5), cron_expr, ..draft() }),
+            ["fire_at", "delay_seconds"]
         );
     }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     domain::{
-        alarm::{Defaults, Draft, Invalid, Plan, Status, check_correlation_id, check_key},
+        alarm::{Defaults, Draft, Invalid, Kind, Plan, Status, check_correlation_id, check_key},
         ids::AlarmId,
         rfc3339,
         schedule::Schedule,
@@ -66,11 +66,7 @@ pub async fn create(
     let draft = draft(body, &mut invalid);
     let defined = draft.define(Defaults { born_at: now, max_failures: facade.max_failures });
     let definition = match defined {
-        Err(mut more) => {
-            // One sentence about the schedule is enough, and the door's own knows the kind.
-            more.retain(|one| one.field != "fire_at" || invalid.is_empty());
-            return Err([invalid, more].concat().into());
-        }
+        Err(more) => return Err([invalid, more].concat().into()),
         Ok(_) if !invalid.is_empty() => return Err(invalid.into()),
         Ok(definition) => definition,
     };
@@ -258,35 +254,23 @@ fn next_fire_at(alarm: &Alarm) -> Option<String> {
     (alarm.status == Status::Active).then(|| rfc3339(alarm.next_fire_at))
 }
 
-/// The body as a draft. What only HTTP knows, `kind`, is checked here.
+/// The body as a draft.
 fn draft(body: CreateBody, invalid: &mut Vec<Invalid>) -> Draft {
-    match body.kind.as_str() {
-        "once" => {
-            if body.cron_expr.as_deref().is_some_and(|expr| !expr.is_empty()) {
-                invalid.push(Invalid::new(
-                    "cron_expr",
-                    "does not go with kind once; give fire_at or delay_seconds instead",
-                ));
-            } else if body.fire_at.is_none() && body.delay_seconds.is_none() {
-                invalid.push(Invalid::new("fire_at", "is missing; give it or delay_seconds"));
-            }
+    let kind = match body.kind.as_str() {
+        "once" => Some(Kind::Once),
+        "cron" => Some(Kind::Cron),
+        other => {
+            invalid.push(Invalid::new("kind", format!("is {other:?}; it is once or cron")));
+            None
         }
-        "cron" => {
-            if body.fire_at.is_some() {
-                invalid.push(Invalid::new("fire_at", "does not go with kind cron; give cron_expr"));
-            }
-            if body.delay_seconds.is_some() {
-                invalid.push(Invalid::new("delay_seconds", "does not go with kind cron; give cron_expr"));
-            }
-        }
-        other => invalid.push(Invalid::new("kind", format!("is {other:?}; it is once or cron"))),
-    }
-    let cron = body.kind == "cron";
+    };
     Draft {
+        kind,
         label: body.label.unwrap_or_default(),
-        fire_at: body.fire_at.filter(|_| !cron),
-        delay_seconds: body.delay_seconds.filter(|_| !cron),
-        cron_expr: cron.then(|| body.cron_expr.unwrap_or_default()),
+        fire_at: body.fire_at,
+        delay_seconds: body.delay_seconds,
+        // Views leave an empty one out; whoever sends one back means the same.
+        cron_expr: body.cron_expr.filter(|expr| !expr.is_empty()),
         timezone: body.timezone,
         conversation_id: body.conversation_id.unwrap_or_default(),
         wake_message: body.wake_message.unwrap_or_default(),

@@ -328,6 +328,12 @@ async fn a_mistake_is_told_with_its_field_and_nothing_is_stored() {
         let answer = api.post("/v1/alarms", &body).await;
         assert_eq!(answer.refusal(), (400, "invalid_request", field), "{body}: {}", answer.text);
     }
+    // All at once: the person mends it once.
+    let body = json!({ "kind": "once", "fire_at": "tomorrow", "wake_message": "", "correlation_id": "é" });
+    let answer = api.post("/v1/alarms", &body).await;
+    for field in ["correlation_id: ", "wake_message: ", "fire_at: "] {
+        assert!(answer.text.contains(field), "{field} in {}", answer.text);
+    }
     assert_eq!(api.get("/v1/alarms").await.data()["count"], 0);
 }
 

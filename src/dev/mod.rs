@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use futures::{FutureExt, future::pending};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, ResourceExt,
@@ -83,10 +84,11 @@ pub async fn dev(options: Options, given: Given) -> anyhow::Result<()> {
     };
 
     let printer = if options.json { sink::Printer::Json } else { sink::Printer::Text };
-    let given = if given.has("CHRONOS_ROUTER_WAKE_URL") {
-        given
+    let (given, sink) = if given.has("CHRONOS_ROUTER_WAKE_URL") {
+        (given, pending().boxed())
     } else {
-        given.or("CHRONOS_ROUTER_WAKE_URL", sink::start(&secrets.wake_token, printer).await?)
+        let (url, serving) = sink::start(&secrets.wake_token, printer).await?;
+        (given.or("CHRONOS_ROUTER_WAKE_URL", url), serving.boxed())
     };
 
     let roles = if options.kubeconfig.is_some() { "controller,dispatch,api" } else { "dispatch,api" };
@@ -127,16 +129,23 @@ pub async fn dev(options: Options, given: Given) -> anyhow::Result<()> {
             println!("  {name:<18} {}", value.as_str().unwrap_or("-"));
         }
     }
-    match own_postgres {
-        None => running.until_stopped().await,
-        Some(mut server) => {
-            let ended = tokio::select! {
-                ended = running.until_stopped() => ended,
-                gone = server.ended() => return Err(gone),
-            };
-            server.stop().await?;
-            ended
-        }
+    // Whatever ends first ends everything: half of it would only look alive.
+    let mut own_postgres = own_postgres;
+    let ended = tokio::select! {
+        ended = running.until_stopped() => ended,
+        gone = ended(&mut own_postgres) => return Err(gone),
+        gone = sink => gone.context("the router that prints wakes ended"),
+    };
+    if let Some(server) = own_postgres {
+        server.stop().await?;
+    }
+    ended
+}
+
+async fn ended(postgres: &mut Option<postgres::Server>) -> anyhow::Error {
+    match postgres {
+        Some(server) => server.ended().await,
+        None => pending().await,
     }
 }
 

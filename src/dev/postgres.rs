@@ -20,6 +20,8 @@ const UNPRIVILEGED: &str = "postgres";
 const ROLE: &str = "chronos";
 /// A start after a crash replays the log; more than this and somebody should look.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+/// A fast shutdown writes one checkpoint.
+const STOP_PATIENCE: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Server {
@@ -185,14 +187,13 @@ async fn initialise(binaries: &Path, data_dir: &Path, data: &Path, password: &st
     Ok(())
 }
 
-/// A server that is still shutting down after its chronosd was killed is waited for; one that goes on belongs to another.
+/// A server that is still shutting down after its chronosd was killed is waited for.
 async fn wait_for_predecessor(data: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
     while let Some(pid) = running(data) {
-        if started.elapsed() > Duration::from_secs(5) {
-            bail!(
-                "another chronosd dev uses this data directory (Postgres pid {pid}); stop it, or give another --data-dir"
-            );
+        // We hold the directory's lock, so no chronosd has started it.
+        if started.elapsed() > STOP_PATIENCE {
+            bail!("a Postgres (pid {pid}) that no chronosd dev started runs in {}; stop it first", data.display());
         }
         tokio::time::sleep(PAUSE).await;
     }

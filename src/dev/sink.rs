@@ -15,14 +15,16 @@ pub enum Printer {
     Json,
 }
 
-/// Listens on a free port of the loopback and tells the address to wake. It ends with the process.
-pub async fn start(wake_token: &str, printer: Printer) -> anyhow::Result<String> {
+/// Listens on a free port of the loopback: the address to wake, and what serves it for as long as it is polled.
+pub async fn start(
+    wake_token: &str,
+    printer: Printer,
+) -> anyhow::Result<(String, impl Future<Output = std::io::Result<()>> + use<>)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let url = format!("http://{}/internal/wake", listener.local_addr()?);
     let bearer = format!("Bearer {wake_token}");
     let router = Router::new().route("/internal/wake", post(wake)).with_state((bearer, printer));
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    Ok(url)
+    Ok((url, axum::serve(listener, router).into_future()))
 }
 
 async fn wake(

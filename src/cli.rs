@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
-    config::{Given, SETTINGS},
+    config::{Given, SETTINGS, flag},
     crd, dev, run,
     store::Store,
     telemetry,
@@ -69,7 +69,7 @@ fn command() -> clap::Command {
         let default = setting.default.filter(|default| !default.is_empty());
         let default = default.map_or(String::new(), |default| format!(", default {default}"));
         Arg::new(setting.name)
-            .long(setting.flag())
+            .long(flag(setting.name))
             .value_name("VALUE")
             .help(format!("{} [{}{default}]", setting.help, setting.name))
             .help_heading("Settings (each also an environment variable, or a file named by NAME_FILE)")

@@ -153,7 +153,7 @@ impl Running {
 
 async fn listen(listen: &config::Listen, port: u16, variable: &str) -> anyhow::Result<TcpListener> {
     let address = SocketAddr::new(listen.bind, port);
-    let flag = variable.trim_start_matches("CHRONOS_").to_ascii_lowercase().replace('_', "-");
+    let flag = config::flag(variable);
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({variable}, --{flag})"))
 }
 

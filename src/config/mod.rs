@@ -16,7 +16,7 @@ use url::Url;
 use crate::domain::{access::Keyring, ladder::Ladder};
 
 pub use given::Given;
-pub use settings::{SETTINGS, Setting};
+pub use settings::{SETTINGS, Setting, flag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {

@@ -65,9 +65,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_LOG", Some("info"), "Log filter, e.g. info,chronos::dispatch=debug"),
 ];
 
-impl Setting {
-    /// `CHRONOS_TICK_MS` → `tick-ms`.
-    pub fn flag(&self) -> String {
-        self.name.trim_start_matches("CHRONOS_").to_ascii_lowercase().replace('_', "-")
-    }
+/// `CHRONOS_TICK_MS` → `tick-ms`.
+pub fn flag(name: &str) -> String {
+    name.trim_start_matches("CHRONOS_").to_ascii_lowercase().replace('_', "-")
 }

@@ -153,8 +153,8 @@ fn sentence(stored: &Stored) -> String {
         }
         (Status::Paused, _) => "paused".to_owned(),
         (Status::Fired, _) => {
-            let at = stored.last_fired_at.map_or_else(|| "never".to_owned(), rfc3339);
-            format!("last wake delivered {at}; nothing is left to fire")
+            let last = stored.last_fired_at.map(|at| format!("; last wake delivered {}", rfc3339(at)));
+            format!("nothing is left to fire{}", last.unwrap_or_default())
         }
         (Status::Failed, _) => format!("given up: {error}"),
         (Status::Cancelled, _) => format!("cancelled by {}", stored.cancelled_by.as_deref().unwrap_or("nobody")),

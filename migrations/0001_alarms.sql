@@ -9,6 +9,11 @@ CREATE TABLE alarms (
     label               text        NOT NULL DEFAULT '',
     labels              jsonb       NOT NULL DEFAULT '{}',
     correlation_id      text        NOT NULL,
+    -- Of timers: which service call, or which timer of which session (their tables come with later migrations).
+    service_call_id     text,
+    registered_at       timestamptz,
+    session_key         text,
+    timer_id            text,
 
     kind                text        NOT NULL,
     fire_at             timestamptz,
@@ -17,6 +22,7 @@ CREATE TABLE alarms (
     starts_at           timestamptz,
     ends_at             timestamptz,
     spread              interval    NOT NULL DEFAULT '0',
+    spread_offset       interval    NOT NULL DEFAULT '0',
     misfire             text        NOT NULL DEFAULT 'fire_once',
     max_lateness        interval,
 
@@ -62,13 +68,28 @@ CREATE TABLE alarms (
     CONSTRAINT alarms_once_has_an_instant CHECK ((kind = 'once') = (fire_at IS NOT NULL)),
     CONSTRAINT alarms_cron_has_an_expression CHECK ((kind = 'cron') = (cron_expr <> '')),
     CONSTRAINT alarms_timers_are_once CHECK (subject = 'agent' OR kind = 'once'),
+    CONSTRAINT alarms_subject_has_its_names CHECK (
+        CASE subject
+            WHEN 'agent' THEN num_nonnulls(service_call_id, registered_at, session_key, timer_id) = 0
+            WHEN 'service_call' THEN num_nulls(service_call_id, registered_at) = 0 AND num_nonnulls(session_key, timer_id) = 0
+            WHEN 'session' THEN num_nulls(session_key, timer_id) = 0 AND num_nonnulls(service_call_id, registered_at) = 0
+        END),
     CONSTRAINT alarms_window_is_of_cron CHECK (kind = 'cron' OR (starts_at IS NULL AND ends_at IS NULL AND spread = '0')),
-    CONSTRAINT alarms_spread_is_not_negative CHECK (spread >= '0'),
+    CONSTRAINT alarms_spread_offset_is_within CHECK (
+        spread >= '0' AND spread_offset >= '0' AND (spread_offset < spread OR spread_offset = '0')),
     CONSTRAINT alarms_misfire_known CHECK (misfire IN ('fire_once', 'skip', 'fire_all')),
     CONSTRAINT alarms_max_lateness_is_not_negative CHECK (max_lateness >= '0'),
     CONSTRAINT alarms_policies_are_of_agents CHECK (
         subject = 'agent' OR (misfire = 'fire_once' AND max_lateness IS NULL AND spread = '0' AND paused_by = '{}')),
-    CONSTRAINT alarms_status_known CHECK (status IN ('active', 'paused', 'fired', 'cancelled', 'failed')),
+    CONSTRAINT alarms_status_known CHECK (
+        CASE subject
+            WHEN 'agent' THEN status IN ('active', 'paused', 'fired', 'cancelled', 'failed')
+            -- Never given up: deleted with its call, or reached.
+            WHEN 'service_call' THEN status IN ('active', 'fired')
+            WHEN 'session' THEN status IN ('active', 'fired', 'cancelled')
+        END),
+    CONSTRAINT alarms_keys_are_of_agents CHECK (subject = 'agent' OR (idempotency_key = '' AND source <> 'kubernetes')),
+    CONSTRAINT alarms_sessions_are_their_source CHECK ((subject = 'session') = (source = 'session')),
     CONSTRAINT alarms_paused_by_known CHECK (paused_by <@ ARRAY['owner', 'spec', 'agent']),
     CONSTRAINT alarms_paused_has_a_cause CHECK (status <> 'paused' OR paused_by <> '{}'),
     CONSTRAINT alarms_active_has_no_pause CHECK (status <> 'active' OR paused_by = '{}'),
@@ -99,6 +120,9 @@ WITH (fillfactor = 60);
 
 COMMENT ON TABLE alarms IS 'The durable timer: one row per standing intention. The row is the timer, nothing is held in memory.';
 COMMENT ON COLUMN alarms.subject IS 'Whom the wake is for. Giving up, misfire, lateness, spread and pause belong to agents alone.';
+COMMENT ON COLUMN alarms.registered_at IS 'When a service call''s timer was last asked for.';
+COMMENT ON COLUMN alarms.spread IS 'The window within which the effective instant may lie behind the nominal one.';
+COMMENT ON COLUMN alarms.spread_offset IS 'How far behind it lies: a hash of the id, fixed with the schedule. next_fire_at = scheduled_for + spread_offset.';
 COMMENT ON COLUMN alarms.payload IS 'json, not jsonb: the agent gets back the very bytes it stored.';
 COMMENT ON COLUMN alarms.scheduled_for IS 'Nominal instant of the occurrence now due. Stays while next_fire_at moves along the ladder.';
 COMMENT ON COLUMN alarms.next_fire_at IS 'When to try next: the occurrence''s effective instant, or the next rung.';
@@ -135,11 +159,13 @@ CREATE TABLE attempts (
     last_at        timestamptz,
     slots          bigint,
     reason         text,
-    -- Repeating a settle whose answer was lost sends the same three values and changes nothing.
-    CONSTRAINT attempts_once_per_claim UNIQUE (alarm_id, claim_token, started_at),
+    -- Repeating a settle whose answer was lost sends the same values and changes nothing. Number and reason are among them
+    -- because one claim may leave a try and the runs of slots it passed over, within a microsecond.
+    CONSTRAINT attempts_once_per_claim UNIQUE NULLS NOT DISTINCT (alarm_id, claim_token, started_at, attempt, reason),
     CONSTRAINT attempts_outcome_known CHECK (
         outcome IN ('delivered', 'retrying', 'exhausted', 'missed', 'skipped', 'cancelled', 'fenced')),
     CONSTRAINT attempts_number_in_range CHECK (attempt >= 0),
+    CONSTRAINT attempts_run_is_in_order CHECK (first_at <= last_at AND slots >= 1),
     CONSTRAINT attempts_try_or_run CHECK (
         CASE WHEN attempt = 0
              THEN num_nulls(first_at, last_at, slots, reason) = 0 AND http_status IS NULL

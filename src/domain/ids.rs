@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use uuid::Uuid;
 
 macro_rules! id {
@@ -81,6 +82,48 @@ impl From<i64> for ScheduleEpoch {
     }
 }
 
+/// A service call's name, given by the caller: 1 to 128 of `A-Z a-z 0-9 _ . : -`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct ServiceCallId(String);
+
+/// As the schema's CHECK has it.
+const LONGEST_SERVICE_CALL_ID: usize = 128;
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ServiceCallIdError {
+    #[error("is {0} bytes long; a service call's id has 1 to {LONGEST_SERVICE_CALL_ID}")]
+    Length(usize),
+    #[error("has a character other than A-Z a-z 0-9 _ . : -")]
+    Character,
+}
+
+impl ServiceCallId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ServiceCallId {
+    type Err = ServiceCallIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() || text.len() > LONGEST_SERVICE_CALL_ID {
+            return Err(ServiceCallIdError::Length(text.len()));
+        }
+        if !text.chars().all(|c| c.is_ascii_alphanumeric() || "_.:-".contains(c)) {
+            return Err(ServiceCallIdError::Character);
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ServiceCallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Name space of delivery ids. Any fixed UUID does; changing it would change the id of an occurrence that is
 /// half way up its ladder, and receivers would take the retry for a second wake.
 const DELIVERIES: Uuid = Uuid::from_u128(0x6368_726f_6e6f_735f_6465_6c69_7665_7279);
@@ -102,6 +145,18 @@ mod tests {
     use chrono::TimeDelta;
 
     use super::*;
+
+    #[test]
+    fn a_service_calls_id_is_short_and_plain() {
+        let id = |text: &str| text.parse::<ServiceCallId>();
+        assert_eq!(id("0192-ab.c:D_7").unwrap().as_str(), "0192-ab.c:D_7");
+        assert!(id(&"x".repeat(128)).is_ok());
+        assert_eq!(id(""), Err(ServiceCallIdError::Length(0)));
+        assert_eq!(id(&"x".repeat(129)), Err(ServiceCallIdError::Length(129)));
+        for text in ["a b", "a/b", "é", "a\0"] {
+            assert_eq!(id(text), Err(ServiceCallIdError::Character), "{text:?}");
+        }
+    }
 
     #[test]
     fn a_delivery_id_is_fixed_by_alarm_epoch_and_nominal_instant() {

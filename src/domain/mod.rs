@@ -11,6 +11,7 @@
 //! | [`occurrence`] | what becomes of one occurrence after the router's answer |
 //! | [`ladder`] | how long to wait between attempts |
 //! | [`wake`] | what the router is told |
+//! | [`session`] | which conversation, and when its agent may speak unasked |
 
 pub mod access;
 pub mod alarm;
@@ -19,6 +20,7 @@ pub mod ladder;
 pub mod occurrence;
 pub mod payload;
 pub mod schedule;
+pub mod session;
 pub mod wake;
 
 use chrono::{DateTime, SecondsFormat, Utc};

@@ -39,6 +39,12 @@ impl Payload {
         &self.0
     }
 
+    /// The value behind the spelling: no white space, keys in order, the last of equal keys. For comparing, never for
+    /// handing back: numbers beyond double precision are rounded.
+    pub fn canonical(&self) -> String {
+        serde_json::from_str(&self.0).map_or_else(|_| self.0.clone(), |value: serde_json::Value| value.to_string())
+    }
+
     /// Whether it says nothing: the wake leaves it out then.
     pub fn is_empty(&self) -> bool {
         let inner = self.0.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));

@@ -37,7 +37,8 @@ WITH found AS (
     ON CONFLICT DO NOTHING
 )
 SELECT
-    coalesce((SELECT outcome FROM attempts WHERE alarm_id = $1 AND claim_token = $2 AND started_at = $14), word),
+    coalesce((SELECT outcome FROM attempts
+              WHERE alarm_id = $1 AND claim_token = $2 AND started_at = $14 AND attempt = $13), word),
     hint.sent
 FROM outcome
 LEFT JOIN LATERAL (

@@ -1,0 +1,145 @@
+//! When an agent may speak unasked: at most so many times in a row, and not too soon after the last time. A message of
+//! the user sets both back.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use thiserror::Error;
+
+/// What an event in a session's log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    UserMessage,
+    /// A timer came due. Only chronos writes one.
+    Timer,
+    ToolResult,
+}
+
+/// A word that is no event type.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no event type; user_message, timer and tool_result are")]
+pub struct UnknownEventType(String);
+
+impl EventType {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::UserMessage => "user_message",
+            Self::Timer => "timer",
+            Self::ToolResult => "tool_result",
+        }
+    }
+}
+
+impl TryFrom<String> for EventType {
+    type Error = UnknownEventType;
+
+    fn try_from(text: String) -> Result<Self, UnknownEventType> {
+        let all = [Self::UserMessage, Self::Timer, Self::ToolResult];
+        all.into_iter().find(|event| event.as_str() == text).ok_or(UnknownEventType(text))
+    }
+}
+
+/// Whether a send is the agent's own idea. `newest_first` are the events at or before the send's `event_seq`: what a tool
+/// said is part of whatever went on before, so the last of the others decides. A send that answers nothing is autonomous.
+pub fn is_autonomous(newest_first: impl IntoIterator<Item = EventType>) -> bool {
+    for event in newest_first {
+        match event {
+            EventType::ToolResult => {}
+            EventType::UserMessage => return false,
+            EventType::Timer => return true,
+        }
+    }
+    true
+}
+
+/// How much a session's agent may say unasked. The numbers are configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restraint {
+    pub max_consecutive: u32,
+    pub cooldown: TimeDelta,
+}
+
+/// What a session's agent has said unasked since the user last spoke.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub consecutive: u32,
+    pub last_at: Option<DateTime<Utc>>,
+}
+
+/// What becomes of an autonomous send that wants to go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It goes out, and this is the tally then.
+    Send(Tally),
+    /// Too soon: it waits, unless a newer one supersedes it.
+    Defer { until: DateTime<Utc> },
+    /// Too many: it is never sent.
+    Suppress,
+}
+
+impl Restraint {
+    pub fn admit(&self, tally: Tally, now: DateTime<Utc>) -> Admission {
+        // The cap first: what will never go out must not wait for a cooldown.
+        if tally.consecutive >= self.max_consecutive {
+            return Admission::Suppress;
+        }
+        match tally.last_at.and_then(|last| last.checked_add_signed(self.cooldown)) {
+            Some(until) if now < until => Admission::Defer { until },
+            Some(_) | None => Admission::Send(Tally { consecutive: tally.consecutive + 1, last_at: Some(now) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RESTRAINT: Restraint = Restraint { max_consecutive: 3, cooldown: TimeDelta::seconds(15) };
+
+    fn at(second: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + second, 0).unwrap()
+    }
+
+    #[test]
+    fn an_answer_to_the_user_is_not_autonomous_and_tools_do_not_make_it_so() {
+        use EventType::{Timer, ToolResult, UserMessage};
+        assert!(!is_autonomous([UserMessage, Timer]));
+        assert!(!is_autonomous([ToolResult, ToolResult, UserMessage]));
+        assert!(is_autonomous([Timer, UserMessage]));
+        assert!(is_autonomous([ToolResult, Timer, UserMessage]));
+        assert!(is_autonomous([]) && is_autonomous([ToolResult]));
+    }
+
+    #[test]
+    fn a_send_waits_for_the_end_of_the_cooldown_and_goes_out_at_it() {
+        let tally = Tally { consecutive: 1, last_at: Some(at(0)) };
+        assert_eq!(RESTRAINT.admit(tally, at(14)), Admission::Defer { until: at(15) });
+        assert_eq!(RESTRAINT.admit(tally, at(15)), Admission::Send(Tally { consecutive: 2, last_at: Some(at(15)) }));
+    }
+
+    #[test]
+    fn beyond_the_cap_a_send_is_suppressed_however_long_it_waited() {
+        let tally = Tally { consecutive: 3, last_at: Some(at(0)) };
+        assert_eq!(RESTRAINT.admit(tally, at(1)), Admission::Suppress);
+        assert_eq!(RESTRAINT.admit(tally, at(100_000)), Admission::Suppress);
+        let silent = Restraint { max_consecutive: 0, ..RESTRAINT };
+        assert_eq!(silent.admit(Tally::default(), at(0)), Admission::Suppress);
+    }
+
+    proptest! {
+        /// Whatever is asked for and whenever: never more than the cap in a row, never closer than the cooldown.
+        #[test]
+        fn cap_and_cooldown_hold_over_any_sequence_of_sends(waits in prop::collection::vec(0_i64..40, 0..40)) {
+            let (mut tally, mut now, mut sent) = (Tally::default(), at(0), Vec::new());
+            for wait in waits {
+                now += TimeDelta::seconds(wait);
+                if let Admission::Send(next) = RESTRAINT.admit(tally, now) {
+                    sent.push(now);
+                    tally = next;
+                }
+            }
+            prop_assert!(sent.len() <= 3);
+            prop_assert!(sent.windows(2).all(|pair| pair[1] - pair[0] >= RESTRAINT.cooldown));
+        }
+    }
+}

@@ -134,6 +134,18 @@ COMMENT ON COLUMN alarms.claims IS 'Claims of this occurrence that have had no r
 COMMENT ON COLUMN alarms.occurrence_missed IS 'What the wake now due carries as `missed`.';
 COMMENT ON COLUMN alarms.definition_hash IS 'SHA-256 over what the resource asked for: an equal one writes nothing.';
 
+CREATE FUNCTION labels_match(labels jsonb, requirements jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN requirements IS NULL OR NOT EXISTS (
+    SELECT FROM jsonb_to_recordset(requirements) AS required (key text, test text, "values" jsonb)
+    WHERE NOT CASE required.test
+        WHEN 'in' THEN coalesce(required."values" ? (labels ->> required.key), false)
+        WHEN 'notin' THEN NOT coalesce(required."values" ? (labels ->> required.key), false)
+        WHEN 'exists' THEN labels ? required.key
+        WHEN 'absent' THEN NOT labels ? required.key
+    END);
+COMMENT ON FUNCTION labels_match(jsonb, jsonb) IS 'Whether labels meet every requirement of a selector: [{key, test: in|notin|exists|absent, values}]. As in Kubernetes, what is not there is also not one of the values.';
+
 -- The claim path. The claim's own columns stay out of every index, or no claim could be a HOT update.
 CREATE INDEX alarms_due_idx ON alarms (next_fire_at) WHERE status = 'active';
 CREATE INDEX alarms_owner_due_idx ON alarms (owner_did, next_fire_at) WHERE status = 'active';

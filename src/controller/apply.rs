@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     crd::{Alarm, condition::reason},
-    domain::{ids::ResourceUid, schedule::Schedule},
+    domain::{alarm::Draft, ids::ResourceUid},
     store::resources::{Applied, Desired, Identity},
 };
 
@@ -61,19 +61,24 @@ pub async fn cancel(context: &Context, alarm: &Alarm) -> Result<(), Error> {
 /// What the row was made from. Length-prefixed, so that no two definitions share one.
 fn fingerprint(valid: &Valid) -> [u8; 32] {
     let definition = &valid.definition;
-    let (schedule, zone) = match &definition.schedule {
-        Schedule::Once { fire_at } => (fire_at.to_rfc3339(), String::new()),
-        Schedule::Cron(recurrence) => (recurrence.expression().to_owned(), recurrence.zone().name().to_owned()),
-    };
+    let draft = Draft::of(definition);
+    let number = |number: Option<i64>| number.map(|number| number.to_string()).unwrap_or_default();
     let parts = [
-        valid.owner.as_str(),
-        &definition.label,
-        &schedule,
-        &zone,
-        &definition.conversation_id,
-        &definition.wake_message,
-        definition.payload.as_str(),
-        &definition.max_failures.to_string(),
+        valid.owner.to_string(),
+        draft.label,
+        serde_json::to_string(&draft.labels).expect("a map of texts is JSON"),
+        draft.fire_at.unwrap_or_default(),
+        draft.cron_expr.unwrap_or_default(),
+        draft.timezone.unwrap_or_default(),
+        draft.starts_at.unwrap_or_default(),
+        draft.ends_at.unwrap_or_default(),
+        number(draft.spread_seconds),
+        draft.misfire.unwrap_or_default(),
+        number(draft.max_lateness_seconds),
+        draft.conversation_id,
+        draft.wake_message,
+        draft.payload.unwrap_or_default(),
+        number(draft.max_failures),
     ];
     let mut hash = Sha256::new();
     for part in parts {

@@ -7,8 +7,9 @@ use crate::{
     crd::{Agent, Alarm, condition::reason},
     domain::{
         access::Did,
-        alarm::{Defaults, Definition, Draft, Invalid},
+        alarm::{Defaults, Definition, Draft},
         ids::ResourceUid,
+        invalid::Invalid,
     },
 };
 
@@ -43,7 +44,7 @@ pub fn validate(alarm: &Alarm, agents: &[Agent], max_failures: u32) -> Result<Va
         );
         return Err(Refused { reason: reason::OWNER_NOT_ALLOWED, message });
     }
-    let defaults = Defaults { born_at: created_at, max_failures };
+    let defaults = Defaults { born_at: created_at, delays_from: created_at, max_failures };
     let definition = draft(alarm).define(defaults).map_err(|invalid| refusal(&invalid, spec.payload_json.is_some()))?;
     Ok(Valid { uid, namespace, generation, created_at, owner, definition })
 }
@@ -67,6 +68,7 @@ fn draft(alarm: &Alarm) -> Draft {
         wake_message: spec.wake_message,
         payload: spec.payload.map(|raw| raw.get().to_owned()).or(spec.payload_json),
         max_failures: spec.max_failures.map(i64::from),
+        ..Draft::default()
     }
 }
 
@@ -76,7 +78,7 @@ fn refusal(invalid: &[Invalid], payload_json: bool) -> Refused {
         field => camel_case(field),
     };
     let sentences: Vec<String> =
-        invalid.iter().map(|invalid| format!("spec.{}: {}", name(invalid.field), invalid.problem)).collect();
+        invalid.iter().map(|invalid| format!("spec.{}: {}", name(invalid.field), invalid.sentence())).collect();
     let schedule = |field: &str| matches!(field, "cron_expr" | "timezone" | "fire_at" | "delay_seconds");
     let all_schedule = invalid.iter().all(|invalid| schedule(invalid.field));
     Refused {
@@ -152,7 +154,7 @@ mod tests {
     fn a_delay_counts_from_the_resources_creation() {
         let valid = validate(&alarm(json!({ "delaySeconds": 60 })), &agents(), 5).unwrap();
         let schedule = crate::domain::schedule::Schedule::Once { fire_at: "2026-11-16T12:01:00Z".parse().unwrap() };
-        assert_eq!(valid.definition.schedule, schedule);
+        assert_eq!(valid.definition.timing.schedule, schedule);
         assert_eq!(valid.definition.max_failures, 5);
     }
 

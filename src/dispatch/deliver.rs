@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::Held;
 use crate::{
     domain::{
+        alarm::Status,
         ladder::Ladder,
         occurrence::{self, Next, Occurrence},
     },
@@ -31,13 +32,16 @@ pub async fn deliver(router: &Router, ladder: &Ladder, held: &Held) -> Delivered
     let ended = Instant::now();
 
     let facts = Occurrence {
-        schedule: &claim.schedule,
+        subject: claim.subject,
+        status: Status::Active, // as it was when it was claimed; what became of it since is the settle's to find out
+        timing: &claim.timing,
+        offset: claim.offset,
         scheduled_for: claim.wake.scheduled_for,
         failure_count: claim.failure_count,
         max_failures: claim.max_failures,
     };
     let now = by_postgres(ended);
-    let next = occurrence::next(&facts, &answer, ladder, now, rand::random());
+    let next = occurrence::next(&facts, &answer, ladder, now, rand::random()).next;
     // In the past: at once.
     let wanted_at = next.at().map(|at| ended + (at - now).to_std().unwrap_or_default());
     let attempt = Attempt {

@@ -6,6 +6,9 @@
 //! | [`ids`] | which alarm, which claim, which delivery |
 //! | [`access`] | who may speak: DIDs, challenges, principal tokens |
 //! | [`alarm`] | what an alarm is; what its fields may hold |
+//! | [`invalid`] | what is wrong with a field, and what to write instead |
+//! | [`labels`] | which alarms a selector means |
+//! | [`cursor`] | where a page of a list ended |
 //! | [`payload`] | JSON that must come back byte for byte |
 //! | [`schedule`] | when it fires |
 //! | [`occurrence`] | what becomes of one occurrence after the router's answer |
@@ -15,7 +18,10 @@
 
 pub mod access;
 pub mod alarm;
+pub mod cursor;
 pub mod ids;
+pub mod invalid;
+pub mod labels;
 pub mod ladder;
 pub mod occurrence;
 pub mod payload;

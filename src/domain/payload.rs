@@ -16,12 +16,24 @@ pub struct Payload(String);
 pub enum Error {
     #[error("is not JSON: {0}")]
     NotJson(String),
-    #[error("is {0} bytes long; at most {LONGEST} are kept")]
+    #[error("is {0} bytes long")]
     TooLong(usize),
-    #[error("is nested {0} deep; at most {DEEPEST} levels are kept")]
+    #[error("is nested {0} deep")]
     TooDeep(usize),
-    #[error("holds a NUL character (\\u0000), which Postgres cannot keep; leave it out")]
+    #[error("holds a NUL character (\\u0000), which Postgres cannot keep")]
     Nul,
+}
+
+impl Error {
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::NotJson(_) => "give one JSON value".to_owned(),
+            Self::TooLong(_) => format!("shorten it to at most {LONGEST} bytes"),
+            Self::TooDeep(_) => format!("flatten it to at most {DEEPEST} levels"),
+            Self::Nul => "leave it out".to_owned(),
+        }
+    }
 }
 
 impl Payload {

@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{
     domain::{
-        alarm::{Defaults, Draft, Invalid, Kind, Plan, Status, check_correlation_id, check_key},
+        alarm::{Defaults, Draft, Kind, Plan, Slot, Status, Timing},
         ids::AlarmId,
+        invalid::{Invalid, check_correlation_id, check_key},
         rfc3339,
-        schedule::Schedule,
     },
-    store::alarms::{Alarm, Cancelled, Created, Request, Resource},
+    store::alarms::{Alarm, Cancelled, Created, Filter, Request, Resource},
 };
 
 /// How far back a `fire_at` may lie: clocks differ and requests travel. Such an alarm is due at once.
@@ -64,14 +64,16 @@ pub async fn create(
     check_key(&mut invalid, "idempotency_key", &key);
     check_correlation_id(&mut invalid, &correlation_id);
     let draft = draft(body, &mut invalid);
-    let defined = draft.define(Defaults { born_at: now, max_failures: facade.max_failures });
+    let defined = draft.define(Defaults { born_at: now, delays_from: now, max_failures: facade.max_failures });
     let definition = match defined {
         Err(more) => return Err([invalid, more].concat().into()),
         Ok(_) if !invalid.is_empty() => return Err(invalid.into()),
         Ok(definition) => definition,
     };
-    let first_fire_at = match first_fire_at(&definition.schedule, now) {
-        Ok(at) => at,
+    // In the order of their making, which is how the table's indexes like them.
+    let id = AlarmId::from_uuid(Uuid::now_v7());
+    let first = match first_slot(&definition.timing, id, now) {
+        Ok(slot) => slot,
         // A request repeated because its answer was lost may come after its instant: the key still finds its alarm.
         Err(passed) => match facade.store.find_by_key(&caller.owner, &key).await? {
             Some(alarm) => return known(&alarm, &kind),
@@ -79,9 +81,10 @@ pub async fn create(
         },
     };
     let request = Request {
+        id,
         owner: &caller.owner,
         definition: &definition,
-        first_fire_at,
+        first,
         born_at: now,
         idempotency_key: &key,
         correlation_id: &correlation_id,
@@ -109,8 +112,9 @@ pub async fn list(
     caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<impl IntoResponse, Problem> {
-    let alarms = facade.store.list_owned(&caller.owner, page_size(query.as_deref().unwrap_or_default())?).await?;
-    let alarms: Vec<View> = alarms.into_iter().map(View::of).collect();
+    let limit = page_size(query.as_deref().unwrap_or_default())?;
+    let page = facade.store.list_owned(&caller.owner, &Filter::default(), None, limit).await?;
+    let alarms: Vec<View> = page.alarms.into_iter().map(View::of).collect();
     Ok(Data(List { count: alarms.len(), alarms }))
 }
 
@@ -260,7 +264,8 @@ fn draft(body: CreateBody, invalid: &mut Vec<Invalid>) -> Draft {
         "once" => Some(Kind::Once),
         "cron" => Some(Kind::Cron),
         other => {
-            invalid.push(Invalid::new("kind", format!("is {other:?}; it is once or cron")));
+            let short: String = other.chars().take(64).collect();
+            invalid.push(Invalid::new("kind", format!("is {short:?}"), "give once or cron"));
             None
         }
     };
@@ -276,12 +281,13 @@ fn draft(body: CreateBody, invalid: &mut Vec<Invalid>) -> Draft {
         wake_message: body.wake_message.unwrap_or_default(),
         payload: body.payload.map(|raw| raw.get().to_owned()),
         max_failures: body.max_failures,
+        ..Draft::default()
     }
 }
 
-fn first_fire_at(schedule: &Schedule, now: DateTime<Utc>) -> Result<DateTime<Utc>, Problem> {
-    match schedule.plan(now, now - LATE_REQUEST) {
-        Plan::At(at) => Ok(at),
+fn first_slot(timing: &Timing, id: AlarmId, now: DateTime<Utc>) -> Result<Slot, Problem> {
+    match timing.plan(id, now, now - LATE_REQUEST) {
+        Plan::At(slot) => Ok(slot),
         Plan::Missed { due } => Err(Problem::invalid_field(
             "fire_at",
             format!(

@@ -9,7 +9,7 @@ use axum::{
 use serde_json::json;
 use tracing::error;
 
-use crate::{domain::alarm::Invalid, store};
+use crate::{domain::invalid::Invalid, store};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {

@@ -6,17 +6,16 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use sqlx::FromRow;
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::{FromRow, postgres::types::PgInterval};
 use uuid::Uuid;
 
-use super::{Result, Store, unreadable};
+use super::{Result, Store, alarms::TimingColumns, interval::duration, unreadable};
 use crate::domain::{
-    alarm::Status,
+    alarm::{Status, Subject, Timing},
     ids::{AlarmId, ClaimToken, DeliveryId, ScheduleEpoch, WorkerId},
     occurrence::{Next, Outcome},
     payload::Payload,
-    schedule::{Recurrence, Schedule, Window, Zone},
     wake::Wake,
 };
 
@@ -32,7 +31,10 @@ pub struct Claim {
     pub claimed_at: DateTime<Utc>,
     pub failure_count: u32,
     pub max_failures: u32,
-    pub schedule: Schedule,
+    pub subject: Subject,
+    pub timing: Timing,
+    /// How far its effective instants lie behind the nominal ones.
+    pub offset: TimeDelta,
     pub wake: Wake,
 }
 
@@ -77,6 +79,7 @@ struct Row {
     claim_token: Uuid,
     schedule_epoch: i64,
     claimed_at: DateTime<Utc>,
+    subject: String,
     owner_did: String,
     user_id: String,
     label: String,
@@ -86,6 +89,10 @@ struct Row {
     timezone: String,
     starts_at: Option<DateTime<Utc>>,
     ends_at: Option<DateTime<Utc>>,
+    spread: PgInterval,
+    spread_offset: PgInterval,
+    misfire: String,
+    max_lateness: Option<PgInterval>,
     created_at: DateTime<Utc>,
     conversation_id: String,
     wake_message: String,
@@ -98,22 +105,28 @@ struct Row {
 }
 
 impl Row {
-    fn schedule(&self) -> Result<Schedule, String> {
-        if let Some(fire_at) = self.fire_at {
-            return Ok(Schedule::Once { fire_at });
+    fn timing(&self) -> Result<Timing, String> {
+        TimingColumns {
+            fire_at: self.fire_at,
+            cron_expr: &self.cron_expr,
+            timezone: &self.timezone,
+            created_at: self.created_at,
+            starts_at: self.starts_at,
+            ends_at: self.ends_at,
+            spread: &self.spread,
+            misfire: &self.misfire,
+            max_lateness: self.max_lateness.as_ref(),
         }
-        let zone = Zone::parse(&self.timezone).map_err(|error| format!("timezone {error}"))?;
-        let window = Window::new(self.created_at, self.starts_at, self.ends_at);
-        let recurrence =
-            Recurrence::parse(&self.cron_expr, zone, window).map_err(|error| format!("cron_expr {error}"))?;
-        Ok(Schedule::Cron(recurrence))
+        .timing()
     }
 
     fn claim(self) -> Result<Claim, Unreadable> {
         let (id, token) = (AlarmId::from_uuid(self.id), ClaimToken::from_uuid(self.claim_token));
         let epoch = ScheduleEpoch(self.schedule_epoch);
         let unreadable = |why| Unreadable { id, token, why };
-        let schedule = self.schedule().map_err(unreadable)?;
+        let timing = self.timing().map_err(unreadable)?;
+        let offset = duration(&self.spread_offset).map_err(|why| unreadable(format!("spread_offset {why}")))?;
+        let subject = Subject::try_from(self.subject).map_err(|error| unreadable(error.to_string()))?;
         let payload = Payload::parse(self.payload).map_err(|error| unreadable(format!("payload {error}")))?;
         // The schema keeps both from being negative.
         let count = |number: i32| u32::try_from(number).unwrap_or(0);
@@ -124,7 +137,9 @@ impl Row {
             claimed_at: self.claimed_at,
             failure_count,
             max_failures: count(self.max_failures),
-            schedule,
+            subject,
+            timing,
+            offset,
             wake: Wake {
                 alarm_id: id,
                 delivery_id: DeliveryId::of(id, epoch, self.scheduled_for),
@@ -164,14 +179,19 @@ impl Settlement {
         };
         match next {
             Next::Fired => stay(Status::Fired, 0, "", true),
-            Next::Advance { scheduled_for } => go_on(*scheduled_for, *scheduled_for, 0, "", true),
+            Next::Advance { slot } => go_on(slot.scheduled_for, slot.effective_at(), 0, "", true),
             Next::Retry { at, why } => go_on(claim.wake.scheduled_for, *at, claim.wake.attempt, why, false),
             Next::Failed { why } => stay(Status::Failed, claim.wake.attempt, why, false),
-            Next::Skip { scheduled_for, why } => go_on(*scheduled_for, *scheduled_for, 0, why, false),
+            Next::Skip { slot, why } => go_on(slot.scheduled_for, slot.effective_at(), 0, why, false),
             Next::Retired { why } => stay(Status::Fired, 0, why, false),
+            // A claim is of the living; the fence in the statement keeps this from being written.
+            Next::Stands { status } => stay(*status, claim.failure_count, "", false),
         }
     }
 }
+
+/// The claim, as `EXPLAIN` sees it too.
+pub const CLAIM_DUE: &str = include_str!("sql/claim_due.sql");
 
 impl Store {
     /// Claims up to `most` due alarms, oldest first. Rows that another dispatcher is claiming at this moment are passed
@@ -179,7 +199,7 @@ impl Store {
     pub async fn claim_due(&self, worker: WorkerId, most: usize, lease: Duration) -> Result<Claimed> {
         let rows: Vec<Row> = self
             .ask("claiming due alarms", async |db| {
-                sqlx::query_as(include_str!("sql/claim_due.sql"))
+                sqlx::query_as(CLAIM_DUE)
                     .bind(worker.as_uuid())
                     .bind(i64::try_from(most).unwrap_or(i64::MAX))
                     .bind(lease.as_secs_f64())

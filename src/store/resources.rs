@@ -1,20 +1,21 @@
 //! Table `alarms`, as the controller sees it: rows that stand for Alarm resources, keyed by cluster id and uid.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::{
     Result, Store,
-    alarms::{Alarm, ScheduleColumns, bind_definition, cancel, columns},
-    attempts, unreadable,
+    alarms::{Alarm, Replan, bind_definition, cancel, columns, write_definition},
+    attempts,
+    interval::interval,
+    unreadable,
 };
 use crate::domain::{
     access::Did,
-    alarm::{Definition, Plan, Status},
+    alarm::{Definition, Plan, Slot, Status},
     ids::{AlarmId, ClusterId, ResourceUid},
-    occurrence::Outcome,
-    rfc3339,
+    occurrence::{Passed, missed_error},
 };
 
 /// Which object in which cluster.
@@ -161,13 +162,15 @@ async fn edit_unless_current(
     edit(db, desired, &known.alarm, now).await
 }
 
-/// The status and instant a plan gives a row.
-fn planned(plan: &Plan, now: DateTime<Utc>) -> Option<(Status, DateTime<Utc>, String)> {
+/// What a plan makes of a row; `None`: it cannot be, there is no instant ahead.
+fn planned(plan: &Plan, now: DateTime<Utc>) -> Option<Replan> {
     match plan {
-        Plan::At(at) => Some((Status::Active, *at, String::new())),
-        Plan::Missed { due } => {
-            Some((Status::Failed, *due, format!("missed: due {}, seen {}", rfc3339(*due), rfc3339(now))))
-        }
+        Plan::At(slot) => Some(Replan::armed(*slot)),
+        Plan::Missed { due } => Some(Replan {
+            status: Status::Failed,
+            slot: Slot { scheduled_for: *due, offset: TimeDelta::zero() },
+            last_error: missed_error(*due, now),
+        }),
         Plan::Never => None,
     }
 }
@@ -179,8 +182,9 @@ async fn insert(
     now: DateTime<Utc>,
 ) -> Result<Option<Applied>, sqlx::Error> {
     let Desired { identity, definition, .. } = desired;
-    let plan = definition.schedule.plan(now, desired.created_at);
-    let Some((status, fires_at, last_error)) = planned(&plan, now) else { return Ok(Some(Applied::NeverFires)) };
+    let id = AlarmId::from_uuid(Uuid::now_v7());
+    let plan = definition.timing.plan(id, now, desired.created_at);
+    let Some(planned) = planned(&plan, now) else { return Ok(Some(Applied::NeverFires)) };
     // The same name under another uid is a resource that was deleted and made anew: the old one must stay silent.
     let predecessors: Vec<Uuid> = sqlx::query_scalar(
         "SELECT id FROM alarms WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_namespace = $2
@@ -197,12 +201,14 @@ async fn insert(
     }
     let statement = concat!(include_str!("sql/insert_resource.sql"), columns!());
     let inserted: Option<Alarm> = bind_definition(sqlx::query_as(statement), definition)
+        .bind(id.as_uuid())
         .bind(desired.owner.as_str())
         .bind(desired.owner.user_id())
-        .bind(status.as_str())
-        .bind(fires_at)
-        .bind(last_error)
-        .bind(i64::from(status == Status::Failed))
+        .bind(planned.status.as_str())
+        .bind(planned.slot.scheduled_for)
+        .bind(interval(planned.slot.offset))
+        .bind(&planned.last_error)
+        .bind(i64::from(planned.status == Status::Failed))
         .bind(identity.cluster.as_uuid())
         .bind(identity.uid.as_uuid())
         .bind(&identity.namespace)
@@ -213,7 +219,7 @@ async fn insert(
         .fetch_optional(&mut *db)
         .await?;
     let Some(alarm) = inserted else { return Ok(None) };
-    record_if_missed(db, desired, &alarm, &plan).await?;
+    record_if_missed(db, &alarm, Some(&plan)).await?;
     Ok(Some(Applied::Stored(Box::new(alarm))))
 }
 
@@ -226,47 +232,25 @@ async fn edit(
     now: DateTime<Utc>,
 ) -> Result<Applied, sqlx::Error> {
     let definition = desired.definition;
-    let schedule = ScheduleColumns::of(&definition.schedule);
-    let same_schedule = (schedule.kind, schedule.fire_at, schedule.cron_expr, schedule.timezone)
-        == (stored.kind.as_str(), stored.fire_at, stored.cron_expr.as_str(), stored.timezone.as_str());
-    let plan = (!same_schedule).then(|| definition.schedule.replan(stored.status, now)).flatten();
-    let replanned = match &plan {
+    // A row that cannot be read has no schedule to keep.
+    let same = stored.timing().is_ok_and(|timing| timing.is_same_schedule(&definition.timing));
+    let plan = (!same).then(|| definition.timing.replan(stored.id, stored.status, now)).flatten();
+    let replan = match &plan {
         None => None,
         Some(plan) => match planned(plan, now) {
             None => return Ok(Applied::NeverFires),
-            Some(replanned) => Some(replanned),
+            replan @ Some(_) => replan,
         },
     };
-    let (status, fires_at, last_error) = match replanned {
-        Some((status, at, error)) => (Some(status), Some(at), Some(error)),
-        None => (None, None, None),
-    };
-    let statement = concat!(include_str!("sql/edit_resource.sql"), columns!());
-    let alarm: Alarm = bind_definition(sqlx::query_as(statement), definition)
-        .bind(stored.id.as_uuid())
-        .bind(status.map(Status::as_str))
-        .bind(fires_at)
-        .bind(last_error)
-        .bind(desired.generation)
-        .bind(desired.hash.as_slice())
-        .fetch_one(&mut *db)
-        .await?;
-    if let Some(plan) = &plan {
-        record_if_missed(db, desired, &alarm, plan).await?;
-    }
+    let resource = Some((desired.generation, desired.hash));
+    let alarm = write_definition(db, stored.id, definition, replan.as_ref(), resource).await?;
+    record_if_missed(db, &alarm, plan.as_ref()).await?;
     Ok(Applied::Stored(Box::new(alarm)))
 }
 
-async fn record_if_missed(
-    db: &mut PgConnection,
-    desired: &Desired<'_>,
-    alarm: &Alarm,
-    plan: &Plan,
-) -> Result<(), sqlx::Error> {
+async fn record_if_missed(db: &mut PgConnection, alarm: &Alarm, plan: Option<&Plan>) -> Result<(), sqlx::Error> {
     match plan {
-        Plan::Missed { due } => {
-            attempts::record_passed(db, alarm, desired.owner.as_str(), *due, Outcome::Missed, "past").await
-        }
-        Plan::At(_) | Plan::Never => Ok(()),
+        Some(Plan::Missed { due }) => attempts::record_passed(db, alarm, &Passed::at_birth(*due)).await,
+        Some(Plan::At(_) | Plan::Never) | None => Ok(()),
     }
 }

@@ -1,9 +1,10 @@
 //! The schema and its statements on the real Postgres.
 
+use chrono::TimeDelta;
 use chronos::{
     domain::{
         access::Did,
-        alarm::{Defaults, Draft},
+        alarm::{Defaults, Draft, Slot},
         ids::AlarmId,
     },
     store::{
@@ -12,6 +13,7 @@ use chronos::{
     },
 };
 use sqlx::Connection;
+use uuid::Uuid;
 
 use crate::support::{Database, Proxy, daemon, eventually};
 
@@ -83,11 +85,12 @@ async fn a_database_host_that_vanishes_costs_connections_and_not_the_pool() {
 async fn store_alarm(store: &Store, owner: &Did) -> AlarmId {
     let born_at = store.now().await.unwrap();
     let draft = Draft { delay_seconds: Some(3600), wake_message: "m".to_owned(), ..Draft::default() };
-    let definition = draft.define(Defaults { born_at, max_failures: 5 }).unwrap();
+    let definition = draft.define(Defaults { born_at, delays_from: born_at, max_failures: 5 }).unwrap();
     let request = Request {
         owner,
         definition: &definition,
-        first_fire_at: born_at + chrono::TimeDelta::hours(1),
+        first: Slot { scheduled_for: born_at + TimeDelta::hours(1), offset: TimeDelta::zero() },
+        id: AlarmId::from_uuid(Uuid::now_v7()),
         born_at,
         idempotency_key: "",
         correlation_id: "test",

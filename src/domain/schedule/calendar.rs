@@ -4,7 +4,7 @@
 //! change. The walk skips by month through bit masks, so the rarest expression (29 February) and
 //! the impossible one (30 February) cost little more than `* * * * *`.
 
-use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike, Utc};
+use chrono::{DateTime, Datelike, Months, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike, Utc};
 
 use super::part::Part;
 
@@ -49,6 +49,53 @@ impl Calendar {
         }
         let date = self.date_from(date.succ_opt()?)?;
         Some(date.and_time(self.time_from(NaiveTime::MIN)?))
+    }
+
+    /// How many readings match from `from` until before `until`. Counted by whole days, so that a year costs what a
+    /// month does.
+    pub fn count(&self, from: NaiveDateTime, until: NaiveDateTime) -> u64 {
+        let end = NaiveDate::from_ymd_opt(LAST_YEAR + 1, 1, 1).map_or(NaiveDateTime::MAX, NaiveDateTime::from);
+        let until = until.min(end);
+        if until <= from {
+            return 0;
+        }
+        // Matches before a reading on its own day, if the day matches at all.
+        let on_day =
+            |at: NaiveDateTime| self.days_between(at.date(), at.date().succ_opt()) * self.times_before(at.time());
+        let per_day = u64::from(self.hours.count_ones() * self.minutes.count_ones());
+        per_day * self.days_between(from.date(), Some(until.date())) + on_day(until) - on_day(from)
+    }
+
+    /// How many days match from `from` until before `until`.
+    fn days_between(&self, from: NaiveDate, until: Option<NaiveDate>) -> u64 {
+        let until = until.unwrap_or(NaiveDate::MAX);
+        let mut month = from.with_day(1);
+        let mut days = 0;
+        while let Some(first) = month.filter(|first| *first < until) {
+            if self.months >> first.month() & 1 == 1 {
+                let mut matching = self.days_of_month(first);
+                if first.year() == from.year() && first.month() == from.month() {
+                    matching &= u64::MAX << from.day();
+                }
+                if first.year() == until.year() && first.month() == until.month() {
+                    matching &= (1 << until.day()) - 1;
+                }
+                days += u64::from(matching.count_ones());
+            }
+            month = first.checked_add_months(Months::new(1));
+        }
+        days
+    }
+
+    /// How many times of day match before `time`.
+    fn times_before(&self, time: NaiveTime) -> u64 {
+        let below = |number: u32| (1_u64 << number) - 1;
+        // A minute that has begun counts: its reading is the whole minute.
+        let minute = time.minute() + u32::from(time.second() > 0 || time.nanosecond() > 0);
+        let hours_before = (self.hours & below(time.hour())).count_ones();
+        let this_hour = u32::try_from(self.hours >> time.hour() & 1).unwrap_or(0);
+        let minutes_before = (self.minutes & below(minute)).count_ones();
+        u64::from(hours_before * self.minutes.count_ones() + this_hour * minutes_before)
     }
 
     fn date_from(&self, from: NaiveDate) -> Option<NaiveDate> {

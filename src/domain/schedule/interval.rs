@@ -62,6 +62,13 @@ impl Interval {
         (slot.year() <= LAST_YEAR).then_some(slot)
     }
 
+    /// How many slots lie after `after` and not after `until`.
+    pub fn count(self, after: DateTime<Utc>, until: DateTime<Utc>, anchor: DateTime<Utc>) -> u64 {
+        // Slots up to and including an instant; none before the anchor, which is the first.
+        let up_to = |at: DateTime<Utc>| if at < anchor { 0 } else { (at - anchor).num_seconds() / self.seconds + 1 };
+        u64::try_from(up_to(until) - up_to(after)).unwrap_or(0)
+    }
+
     /// The interval in its largest whole unit: a count and the unit's name.
     pub fn in_words(self) -> (i64, &'static str) {
         match self.seconds {

@@ -173,7 +173,7 @@ pub(super) fn rule_text() -> impl Strategy<Value = RuleText> {
 }
 
 /// Rules that fire on most days, for looking closely at a few of them.
-fn daily_rule_text() -> impl Strategy<Value = RuleText> {
+pub(super) fn daily_rule_text() -> impl Strategy<Value = RuleText> {
     // Clocks change at night; without a preference few rules would meet them.
     let night = subsequence(vec![0, 1, 2, 3], 1..=4).prop_map(listed);
     (field(0, 59), prop_oneof![field(0, 23), night]).prop_map(|(minute, hour)| RuleText {
@@ -183,7 +183,7 @@ fn daily_rule_text() -> impl Strategy<Value = RuleText> {
 }
 
 /// A zone and an instant near one of its clock changes, half the time within the hours it moves.
-fn near_a_change() -> impl Strategy<Value = (Zone, DateTime<Utc>)> {
+pub(super) fn near_a_change() -> impl Strategy<Value = (Zone, DateTime<Utc>)> {
     let mut eventful = zones();
     eventful.retain(|zone| changes(zone, "2024-01-01T00:00:00Z", "2027-01-01T00:00:00Z").len() > 1);
     let seconds = prop_oneof![-7200_i64..7200, -86_400_i64..86_400];

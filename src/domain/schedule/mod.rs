@@ -18,7 +18,7 @@
 //!
 //! Files: `expression` (text to rule), `part` (one of the five fields), `calendar` (their walk over
 //! local time), `interval` (`@every`), `zone` (the bundled time zone database; the only user of
-//! jiff), `window`, `recurrence`, `describe` (in words), `error`; `laws` tests them together.
+//! jiff), `window`, `recurrence`, `passed` (slots that lie behind), `preview` (those ahead, for people), `describe` (in words), `error`; `laws` tests them together.
 
 mod calendar;
 mod describe;
@@ -28,6 +28,8 @@ mod interval;
 #[cfg(test)]
 mod laws;
 mod part;
+mod passed;
+mod preview;
 mod recurrence;
 mod window;
 mod zone;
@@ -40,9 +42,13 @@ pub use calendar::LAST_YEAR;
 pub use error::{Error, Field};
 pub use expression::MAX_EXPRESSION_BYTES;
 pub use part::Part;
+pub use passed::Run;
+pub use preview::{Fire, Note};
 pub use recurrence::Recurrence;
 pub use window::Window;
 pub use zone::{MAX_ZONE_BYTES, Zone};
+
+use super::alarm::Kind;
 
 /// When an alarm is due: at one instant, or again and again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +58,14 @@ pub enum Schedule {
 }
 
 impl Schedule {
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Once { .. } => Kind::Once,
+            Self::Cron(_) => Kind::Cron,
+        }
+    }
+
     /// The first slot strictly later than `after`; `None` when the schedule has run out.
     #[must_use]
     pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {

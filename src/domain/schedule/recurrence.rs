@@ -30,16 +30,16 @@ use super::zone::Zone;
 const GAPS_COMPARED: usize = 100;
 
 /// The resolution of instants: the step from "later than" to "at or later than".
-const INSTANT: TimeDelta = TimeDelta::nanoseconds(1);
+pub(super) const INSTANT: TimeDelta = TimeDelta::nanoseconds(1);
 
 /// A cron expression, a descriptor or `@every`, in a zone and a window. Equal when text, zone and
 /// window are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recurrence {
     expression: Box<str>,
-    rule: Rule,
-    zone: Zone,
-    window: Window,
+    pub(super) rule: Rule,
+    pub(super) zone: Zone,
+    pub(super) window: Window,
 }
 
 impl Recurrence {

@@ -83,6 +83,12 @@ impl Zone {
         }
     }
 
+    /// Whether the clock shows `reading` twice, because it is set back over it.
+    pub(super) fn shows_twice(&self, reading: NaiveDateTime) -> bool {
+        let offset = self.0.to_ambiguous_timestamp(civil(reading)).offset();
+        matches!(offset, AmbiguousOffset::Fold { .. })
+    }
+
     /// The first instant at which the local clock shows `reading` or a later one.
     ///
     /// In a gap that is the end of the gap, in an overlap the first pass, else the one instant with

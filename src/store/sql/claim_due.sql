@@ -4,6 +4,8 @@ WITH due AS (
     SELECT id
     FROM alarms
     WHERE status = 'active'
+      -- Timers have no delivery of their own yet: they wait.
+      AND subject = 'agent'
       AND next_fire_at <= now()
       AND (claimed_at IS NULL OR claimed_at < now() - make_interval(secs => $3))
     ORDER BY next_fire_at
@@ -15,6 +17,6 @@ SET claimed_at = now(), claim_token = gen_random_uuid(), claimed_by = $1, claims
 FROM due
 WHERE alarms.id = due.id
 RETURNING
-    alarms.id, claim_token, schedule_epoch, claimed_at, owner_did, user_id, label, kind, fire_at, cron_expr, timezone,
-    starts_at, ends_at, created_at, conversation_id, wake_message, payload::text AS payload, correlation_id,
+    alarms.id, subject, claim_token, schedule_epoch, claimed_at, owner_did, user_id, label, kind, fire_at, cron_expr, timezone,
+    starts_at, ends_at, spread, spread_offset, misfire, max_lateness, created_at, conversation_id, wake_message, payload::text AS payload, correlation_id,
     scheduled_for, failure_count, max_failures, occurrence_missed

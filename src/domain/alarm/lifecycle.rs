@@ -1,0 +1,246 @@
+//! What an owner may do to an alarm between its occurrences: pause it, let it go on, arm it again. Pure decisions over
+//! what the row says; the store locks the row, asks here, and writes.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use thiserror::Error;
+
+use super::{Cause, Misfire, Slot, Status, Timing, spread_offset};
+use crate::domain::{
+    ids::AlarmId,
+    occurrence::{Passed, Reason, single},
+    schedule::{Run, Schedule},
+};
+
+/// What the row says that matters here.
+#[derive(Clone, Debug)]
+pub struct Standing<'a> {
+    pub id: AlarmId,
+    pub status: Status,
+    pub paused_by: &'a [Cause],
+    pub timing: &'a Timing,
+    pub offset: TimeDelta,
+    pub scheduled_for: DateTime<Utc>,
+    pub next_fire_at: DateTime<Utc>,
+    pub failure_count: u32,
+    /// A claim stands.
+    pub in_flight: bool,
+}
+
+/// It is over, and a pause is for what may still fire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the alarm is {}", .0.as_str())]
+pub struct Over(pub Status);
+
+/// The causes afterwards; `None`: it was paused by this cause already.
+pub fn pause(status: Status, paused_by: &[Cause], cause: Cause) -> Result<Option<Vec<Cause>>, Over> {
+    if !status.is_living() {
+        return Err(Over(status));
+    }
+    let known = paused_by.contains(&cause);
+    Ok((!known).then(|| [paused_by, &[cause]].concat()))
+}
+
+/// What lifting a cause does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resumed {
+    /// It was not paused by this cause.
+    Unchanged,
+    /// Others remain.
+    StillPaused(Vec<Cause>),
+    /// It lives on, with what is due, retried or in flight as it stands.
+    AsItStands,
+    /// Its only instant passed meanwhile: due now.
+    AtOnce,
+    /// Its series goes on at a slot ahead; what passed is told.
+    At { slot: Slot, passed: Passed },
+    /// Its instant, or the rest of its series, passed meanwhile, and that was that.
+    Over { status: Status, why: String, passed: Passed },
+}
+
+pub fn resume(standing: &Standing<'_>, cause: Cause, now: DateTime<Utc>) -> Result<Resumed, Over> {
+    if !standing.status.is_living() {
+        return Err(Over(standing.status));
+    }
+    if !standing.paused_by.contains(&cause) {
+        return Ok(Resumed::Unchanged);
+    }
+    let others: Vec<Cause> = standing.paused_by.iter().copied().filter(|other| *other != cause).collect();
+    if !others.is_empty() {
+        return Ok(Resumed::StillPaused(others));
+    }
+    // In flight: its result counts. On its ladder: it goes on at its rung. Ahead: nothing has passed.
+    if standing.in_flight || standing.failure_count > 0 || standing.next_fire_at > now {
+        return Ok(Resumed::AsItStands);
+    }
+    Ok(match &standing.timing.schedule {
+        Schedule::Once { .. } => match standing.timing.misfire {
+            Misfire::Skip => Resumed::Over {
+                status: Status::Failed,
+                why: "missed: paused".to_owned(),
+                passed: Passed::missed(single(standing.scheduled_for), Reason::Paused),
+            },
+            Misfire::FireOnce | Misfire::FireAll => Resumed::AtOnce,
+        },
+        Schedule::Cron(recurrence) => {
+            // Never a burst, whatever the misfire policy: who pauses does not want these.
+            let horizon = now - standing.offset;
+            let own = single(standing.scheduled_for);
+            let run = recurrence.run_between(standing.scheduled_for, horizon);
+            let run = run.map_or(own, |later| Run { first: own.first, slots: later.slots + 1, ..later });
+            let passed = Passed::skipped(run, Reason::Paused);
+            match recurrence.next_after(standing.scheduled_for.max(horizon)) {
+                Some(scheduled_for) => Resumed::At { slot: Slot { scheduled_for, offset: standing.offset }, passed },
+                None => Resumed::Over { status: Status::Fired, why: String::new(), passed },
+            }
+        }
+    })
+}
+
+/// Why an alarm cannot be armed again as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NotRearmed {
+    #[error("the alarm is {}; only one that is fired, failed or cancelled is armed again", .0.as_str())]
+    Living(Status),
+    #[error("the alarm's instant has passed; give fire_at or delay_seconds")]
+    NeedsInstant,
+    #[error("the instant lies in the past; give one ahead")]
+    Past,
+    #[error("the alarm follows a cron expression; fire_at and delay_seconds do not go with it")]
+    IsSeries,
+    #[error("the alarm's series has no instant ahead; give it another schedule first")]
+    NoFutureInstant,
+}
+
+/// Where an alarm that is over begins anew. `instant` is what the owner gave, and may lie as far back as `accepted_from`.
+pub fn rearm(
+    standing: &Standing<'_>,
+    instant: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+    accepted_from: DateTime<Utc>,
+) -> Result<Slot, NotRearmed> {
+    if standing.status.is_living() {
+        return Err(NotRearmed::Living(standing.status));
+    }
+    match (&standing.timing.schedule, instant) {
+        (Schedule::Once { .. }, Some(instant)) if instant < accepted_from => Err(NotRearmed::Past),
+        (Schedule::Once { .. }, Some(scheduled_for)) => Ok(Slot { scheduled_for, offset: TimeDelta::zero() }),
+        (Schedule::Once { fire_at }, None) if *fire_at <= now => Err(NotRearmed::NeedsInstant),
+        (Schedule::Once { fire_at }, None) => Ok(Slot { scheduled_for: *fire_at, offset: TimeDelta::zero() }),
+        (Schedule::Cron(_), Some(_)) => Err(NotRearmed::IsSeries),
+        (Schedule::Cron(recurrence), None) => {
+            let scheduled_for = recurrence.next_after(now).ok_or(NotRearmed::NoFutureInstant)?;
+            let offset = spread_offset(standing.id, standing.timing.spread, recurrence, now);
+            Ok(Slot { scheduled_for, offset })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::domain::schedule::{Recurrence, Window, Zone};
+
+    fn at(text: &str) -> DateTime<Utc> {
+        format!("2026-11-16T{text}Z").parse().unwrap()
+    }
+
+    fn once(misfire: Misfire) -> Timing {
+        let schedule = Schedule::Once { fire_at: at("09:00:00") };
+        Timing { schedule, spread: TimeDelta::zero(), misfire, max_lateness: None }
+    }
+
+    fn minutes(ends_at: Option<&str>) -> Timing {
+        let window = Window::new(at("00:00:00"), None, ends_at.map(at));
+        let schedule = Schedule::Cron(Recurrence::parse("* * * * *", Zone::utc(), window).unwrap());
+        Timing { schedule, ..once(Misfire::FireAll) }
+    }
+
+    fn standing<'a>(timing: &'a Timing, paused_by: &'a [Cause]) -> Standing<'a> {
+        Standing {
+            id: AlarmId::from_uuid(Uuid::from_u128(7)),
+            status: if paused_by.is_empty() { Status::Active } else { Status::Paused },
+            paused_by,
+            timing,
+            offset: TimeDelta::zero(),
+            scheduled_for: at("09:00:00"),
+            next_fire_at: at("09:00:00"),
+            failure_count: 0,
+            in_flight: false,
+        }
+    }
+
+    const OWNER: &[Cause] = &[Cause::Owner];
+
+    #[test]
+    fn each_cause_pauses_once_and_lifts_only_itself() {
+        assert_eq!(pause(Status::Active, &[], Cause::Owner), Ok(Some(vec![Cause::Owner])));
+        assert_eq!(pause(Status::Paused, OWNER, Cause::Owner), Ok(None));
+        assert_eq!(pause(Status::Paused, OWNER, Cause::Agent), Ok(Some(vec![Cause::Owner, Cause::Agent])));
+
+        let timing = once(Misfire::FireOnce);
+        let both = [Cause::Owner, Cause::Agent];
+        let lift = |causes, cause| resume(&standing(&timing, causes), cause, at("08:00:00"));
+        assert_eq!(lift(&both, Cause::Owner), Ok(Resumed::StillPaused(vec![Cause::Agent])));
+        assert_eq!(lift(&both, Cause::Spec), Ok(Resumed::Unchanged));
+        assert_eq!(lift(OWNER, Cause::Owner), Ok(Resumed::AsItStands));
+    }
+
+    #[test]
+    fn what_is_over_is_neither_paused_nor_resumed() {
+        let timing = once(Misfire::FireOnce);
+        for status in [Status::Fired, Status::Failed, Status::Cancelled] {
+            let over = Standing { status, ..standing(&timing, &[]) };
+            assert_eq!(pause(status, &[], Cause::Owner), Err(Over(status)));
+            assert_eq!(resume(&over, Cause::Owner, at("10:00:00")), Err(Over(status)));
+        }
+    }
+
+    #[test]
+    fn a_series_goes_on_ahead_and_tells_what_passed() {
+        let timing = minutes(None);
+        let resumed = resume(&standing(&timing, OWNER), Cause::Owner, at("10:00:30")).unwrap();
+        let run = Run { first: at("09:00:00"), last: at("10:00:00"), slots: 61 };
+        let slot = Slot { scheduled_for: at("10:01:00"), offset: TimeDelta::zero() };
+        assert_eq!(resumed, Resumed::At { slot, passed: Passed::skipped(run, Reason::Paused) });
+        let ended = minutes(Some("09:30:00"));
+        let resumed = resume(&standing(&ended, OWNER), Cause::Owner, at("10:00:30")).unwrap();
+        assert!(matches!(resumed, Resumed::Over { status: Status::Fired, passed, .. } if passed.run.slots == 30));
+    }
+
+    #[test]
+    fn a_once_alarm_whose_instant_passed_fires_at_once_unless_it_skips() {
+        let (fires, skips) = (once(Misfire::FireOnce), once(Misfire::Skip));
+        assert_eq!(resume(&standing(&fires, OWNER), Cause::Owner, at("10:00:00")), Ok(Resumed::AtOnce));
+        let resumed = resume(&standing(&skips, OWNER), Cause::Owner, at("10:00:00")).unwrap();
+        let Resumed::Over { status, why, passed } = resumed else { panic!("{resumed:?}") };
+        assert_eq!((status, why.as_str(), passed.run.slots), (Status::Failed, "missed: paused", 1));
+    }
+
+    #[test]
+    fn what_is_in_flight_or_on_its_ladder_goes_on_as_it_stands() {
+        let timing = minutes(None);
+        let in_flight = Standing { in_flight: true, ..standing(&timing, OWNER) };
+        assert_eq!(resume(&in_flight, Cause::Owner, at("10:00:00")), Ok(Resumed::AsItStands));
+        let on_its_ladder = Standing { failure_count: 1, ..standing(&timing, OWNER) };
+        assert_eq!(resume(&on_its_ladder, Cause::Owner, at("10:00:00")), Ok(Resumed::AsItStands));
+    }
+
+    #[test]
+    fn only_what_is_over_is_armed_again() {
+        let (timing, series) = (once(Misfire::FireOnce), minutes(None));
+        let over = |timing| Standing { status: Status::Fired, ..standing(timing, &[]) };
+        let now = at("10:00:00");
+        let sharp = |text| Slot { scheduled_for: at(text), offset: TimeDelta::zero() };
+        assert_eq!(rearm(&standing(&timing, &[]), None, now, now), Err(NotRearmed::Living(Status::Active)));
+        assert_eq!(rearm(&over(&timing), None, now, now), Err(NotRearmed::NeedsInstant));
+        assert_eq!(rearm(&over(&timing), None, at("08:00:00"), now), Ok(sharp("09:00:00")));
+        assert_eq!(rearm(&over(&timing), Some(at("11:00:00")), now, now), Ok(sharp("11:00:00")));
+        assert_eq!(rearm(&over(&timing), Some(at("09:59:59")), now, now), Err(NotRearmed::Past));
+        assert_eq!(rearm(&over(&series), None, now, now), Ok(sharp("10:01:00")));
+        assert_eq!(rearm(&over(&series), Some(at("11:00:00")), now, now), Err(NotRearmed::IsSeries));
+        let ended = minutes(Some("09:30:00"));
+        assert_eq!(rearm(&over(&ended), None, now, now), Err(NotRearmed::NoFutureInstant));
+    }
+}

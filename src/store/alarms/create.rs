@@ -1,0 +1,104 @@
+//! Alarms come in, each at most once per key, and are read back.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use super::{Alarm, bind_definition, columns};
+use crate::{
+    domain::{
+        access::Did,
+        alarm::{Definition, Slot},
+        ids::AlarmId,
+    },
+    store::{Result, Store, interval::interval, unreadable},
+};
+
+/// What an owner asks for over HTTP.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// Chosen by the caller, because the spread is a hash of it.
+    pub id: AlarmId,
+    pub owner: &'a Did,
+    pub definition: &'a Definition,
+    pub first: Slot,
+    /// The instant from which the definition was made: an `@every` keeps counting from it.
+    pub born_at: DateTime<Utc>,
+    /// Empty: none.
+    pub idempotency_key: &'a str,
+    pub correlation_id: &'a str,
+}
+
+/// What became of a request to create.
+#[derive(Debug)]
+pub enum Created {
+    New(Alarm),
+    /// The owner's key stands for this one already.
+    Known(Alarm),
+}
+
+impl Store {
+    /// Creates an alarm, or finds the one that the owner's key already stands for.
+    pub async fn create_or_find_by_key(&self, request: &Request<'_>) -> Result<Created> {
+        self.ask("creating an alarm", async |db| {
+            // A key's conflict does nothing here and reads the winner in a statement of its own: an INSERT does not see a
+            // row that was committed after it began. The winner may be gone again by then (retention): once more.
+            for _ in 0..3 {
+                if let Some(alarm) = insert(db, request).await? {
+                    return Ok(Created::New(alarm));
+                }
+                if let Some(alarm) = by_key(db, request.owner, request.idempotency_key).await? {
+                    return Ok(Created::Known(alarm));
+                }
+            }
+            Err(unreadable("the alarm that holds an idempotency key keeps vanishing"))
+        })
+        .await
+    }
+
+    /// The alarm that the owner's key stands for.
+    pub async fn find_by_key(&self, owner: &Did, key: &str) -> Result<Option<Alarm>> {
+        self.ask("looking an idempotency key up", async |db| by_key(db, owner, key).await).await
+    }
+
+    pub async fn get_if_owned(&self, owner: &Did, id: AlarmId) -> Result<Option<Alarm>> {
+        self.ask("reading an alarm", async |db| {
+            sqlx::query_as(concat!(
+                "SELECT ",
+                columns!(),
+                " FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'"
+            ))
+            .bind(id.as_uuid())
+            .bind(owner.as_str())
+            .fetch_optional(db)
+            .await
+        })
+        .await
+    }
+}
+
+async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Result<Option<Alarm>, sqlx::Error> {
+    let statement = concat!(include_str!("../sql/create_alarm.sql"), columns!());
+    bind_definition(sqlx::query_as(statement), request.definition)
+        .bind(request.id.as_uuid())
+        .bind(request.owner.as_str())
+        .bind(request.owner.user_id())
+        .bind(request.correlation_id)
+        .bind(request.first.scheduled_for)
+        .bind(interval(request.first.offset))
+        .bind(request.idempotency_key)
+        .bind(request.born_at)
+        .fetch_optional(db)
+        .await
+}
+
+async fn by_key(db: &mut PgConnection, owner: &Did, key: &str) -> Result<Option<Alarm>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM alarms WHERE owner_did = $1 AND idempotency_key = $2 AND idempotency_key <> ''"
+    ))
+    .bind(owner.as_str())
+    .bind(key)
+    .fetch_optional(db)
+    .await
+}

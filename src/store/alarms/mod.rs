@@ -1,0 +1,234 @@
+//! Table `alarms`, as its owners see it. What dispatchers do with it is in [`super::claims`], what the controller does in
+//! [`super::resources`].
+//!
+//! | file | does |
+//! |---|---|
+//! | here | the row, and the way between it and the domain |
+//! | [`create`] | create with dedupe, get |
+//! | [`list`] | list by filters, page by page |
+//! | [`edit`] | cancel, patch, pause, resume, re-arm: lock, decide in the domain, write |
+//! | [`bulk`] | the same for many at once |
+
+mod bulk;
+mod create;
+mod edit;
+mod list;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::{FromRow, Postgres, postgres::PgArguments, postgres::types::PgInterval, query::QueryAs};
+use uuid::Uuid;
+
+pub use bulk::{Action, BULK_MOST, Bulk};
+pub use create::{Created, Request};
+pub use edit::{Cancelled, Edited, NotPatched, Patch};
+pub(super) use edit::{Replan, cancel, write_definition};
+pub use list::{Filter, Page};
+
+use super::interval::{duration, interval};
+use crate::domain::{
+    alarm::{Cause, Definition, Misfire, Status, Timing, lifecycle::Standing},
+    ids::{AlarmId, ScheduleEpoch},
+    labels::Labels,
+    payload::Payload,
+    schedule::{Recurrence, Schedule, Window, Zone},
+};
+
+/// An alarm as it stands in the table.
+#[derive(Clone, Debug, FromRow)]
+pub struct Alarm {
+    #[sqlx(try_from = "Uuid")]
+    pub id: AlarmId,
+    pub owner_did: String,
+    pub label: String,
+    /// A JSON object of texts.
+    labels: String,
+    pub kind: String,
+    pub fire_at: Option<DateTime<Utc>>,
+    pub cron_expr: String,
+    pub timezone: String,
+    starts_at: Option<DateTime<Utc>>,
+    ends_at: Option<DateTime<Utc>>,
+    spread: PgInterval,
+    spread_offset: PgInterval,
+    misfire: String,
+    max_lateness: Option<PgInterval>,
+    pub conversation_id: String,
+    pub wake_message: String,
+    /// JSON text, verbatim.
+    pub payload: String,
+    pub max_failures: i32,
+    #[sqlx(try_from = "String")]
+    pub status: Status,
+    paused_by: Vec<String>,
+    pub cancelled_by: Option<String>,
+    pub scheduled_for: DateTime<Utc>,
+    pub next_fire_at: DateTime<Utc>,
+    #[sqlx(try_from = "i64")]
+    pub schedule_epoch: ScheduleEpoch,
+    pub revision: i64,
+    pub failure_count: i32,
+    pub last_error: String,
+    pub fired_count: i64,
+    pub missed_count: i64,
+    /// A claim stands: a wake may be under way.
+    pub in_flight: bool,
+    pub source: String,
+    cluster_id: Option<Uuid>,
+    resource_namespace: Option<String>,
+    resource_name: Option<String>,
+    pub idempotency_key: String,
+    pub correlation_id: String,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+    pub last_fired_at: Option<DateTime<Utc>>,
+}
+
+/// The columns of an [`Alarm`], in one place for every statement that returns one.
+macro_rules! columns {
+    () => {
+        "id, owner_did, label, labels::text AS labels, kind, fire_at, cron_expr, timezone, starts_at, ends_at, spread, \
+         spread_offset, misfire, max_lateness, conversation_id, wake_message, payload::text AS payload, max_failures, \
+         status, paused_by, cancelled_by, scheduled_for, next_fire_at, schedule_epoch, revision, failure_count, \
+         last_error, fired_count, missed_count, claim_token IS NOT NULL AS in_flight, source, cluster_id, \
+         resource_namespace, resource_name, idempotency_key, correlation_id, created_at, updated_at, last_fired_at"
+    };
+}
+pub(super) use columns;
+
+/// The Kubernetes object that manages an alarm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    pub cluster: Uuid,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Alarm {
+    pub fn resource(&self) -> Option<Resource> {
+        // The schema has all or none of them.
+        let (namespace, name) = (self.resource_namespace.clone()?, self.resource_name.clone()?);
+        Some(Resource { cluster: self.cluster_id?, namespace, name })
+    }
+
+    /// Why it is paused; empty when it is not. The schema knows no other words.
+    pub fn paused_by(&self) -> Vec<Cause> {
+        self.paused_by.iter().filter_map(|word| Cause::try_from(word.clone()).ok()).collect()
+    }
+
+    /// When it is due and how it misfires, or why the row cannot be read.
+    pub fn timing(&self) -> Result<Timing, String> {
+        TimingColumns {
+            fire_at: self.fire_at,
+            cron_expr: &self.cron_expr,
+            timezone: &self.timezone,
+            created_at: self.created_at,
+            starts_at: self.starts_at,
+            ends_at: self.ends_at,
+            spread: &self.spread,
+            misfire: &self.misfire,
+            max_lateness: self.max_lateness.as_ref(),
+        }
+        .timing()
+    }
+
+    /// What defines it, or why the row cannot be read.
+    pub fn definition(&self) -> Result<Definition, String> {
+        let labels: Labels = serde_json::from_str(&self.labels).map_err(|error| format!("labels {error}"))?;
+        Ok(Definition {
+            label: self.label.clone(),
+            labels,
+            timing: self.timing()?,
+            conversation_id: self.conversation_id.clone(),
+            wake_message: self.wake_message.clone(),
+            payload: Payload::parse(self.payload.clone()).map_err(|error| format!("payload {error}"))?,
+            max_failures: u32::try_from(self.max_failures).unwrap_or(0),
+        })
+    }
+
+    /// How far its effective instants lie behind the nominal ones.
+    pub fn offset(&self) -> TimeDelta {
+        duration(&self.spread_offset).unwrap_or_default()
+    }
+
+    fn standing<'a>(&self, timing: &'a Timing, paused_by: &'a [Cause]) -> Standing<'a> {
+        Standing {
+            id: self.id,
+            status: self.status,
+            paused_by,
+            timing,
+            offset: self.offset(),
+            scheduled_for: self.scheduled_for,
+            next_fire_at: self.next_fire_at,
+            failure_count: u32::try_from(self.failure_count).unwrap_or(0),
+            in_flight: self.in_flight,
+        }
+    }
+}
+
+/// The columns that say when an alarm is due.
+pub(super) struct TimingColumns<'a> {
+    pub fire_at: Option<DateTime<Utc>>,
+    pub cron_expr: &'a str,
+    pub timezone: &'a str,
+    pub created_at: DateTime<Utc>,
+    pub starts_at: Option<DateTime<Utc>>,
+    pub ends_at: Option<DateTime<Utc>>,
+    pub spread: &'a PgInterval,
+    pub misfire: &'a str,
+    pub max_lateness: Option<&'a PgInterval>,
+}
+
+impl TimingColumns<'_> {
+    pub fn timing(&self) -> Result<Timing, String> {
+        let in_column = |name: &'static str| move |error: String| format!("{name} {error}");
+        let max_lateness = self.max_lateness.map(duration).transpose();
+        Ok(Timing {
+            schedule: self.schedule()?,
+            spread: duration(self.spread).map_err(in_column("spread"))?,
+            misfire: Misfire::try_from(self.misfire.to_owned()).map_err(|error| format!("misfire {error}"))?,
+            max_lateness: max_lateness.map_err(in_column("max_lateness"))?,
+        })
+    }
+
+    fn schedule(&self) -> Result<Schedule, String> {
+        if let Some(fire_at) = self.fire_at {
+            return Ok(Schedule::Once { fire_at });
+        }
+        let zone = Zone::parse(self.timezone).map_err(|error| format!("timezone {error}"))?;
+        let window = Window::new(self.created_at, self.starts_at, self.ends_at);
+        let recurrence =
+            Recurrence::parse(self.cron_expr, zone, window).map_err(|error| format!("cron_expr {error}"))?;
+        Ok(Schedule::Cron(recurrence))
+    }
+}
+
+/// Binds a definition as `$1` to `$15`: label, labels, kind, `fire_at`, `cron_expr`, timezone, `starts_at`, `ends_at`, spread,
+/// misfire, `max_lateness`, `conversation_id`, `wake_message`, payload, `max_failures`. Every statement that writes one begins
+/// with these.
+pub(super) fn bind_definition<'q, O>(
+    query: QueryAs<'q, Postgres, O, PgArguments>,
+    definition: &'q Definition,
+) -> QueryAs<'q, Postgres, O, PgArguments> {
+    let timing = &definition.timing;
+    let (fire_at, recurrence) = match &timing.schedule {
+        Schedule::Once { fire_at } => (Some(*fire_at), None),
+        Schedule::Cron(recurrence) => (None, Some(recurrence)),
+    };
+    let window = recurrence.map(Recurrence::window);
+    query
+        .bind(&definition.label)
+        .bind(serde_json::to_string(&definition.labels).expect("a map of texts is JSON"))
+        .bind(timing.schedule.kind().as_str())
+        .bind(fire_at)
+        .bind(recurrence.map_or("", |recurrence| recurrence.expression()))
+        .bind(recurrence.map_or("UTC", |recurrence| recurrence.zone().name()))
+        .bind(window.and_then(Window::starts_at))
+        .bind(window.and_then(Window::ends_at))
+        .bind(interval(timing.spread))
+        .bind(timing.misfire.as_str())
+        .bind(timing.max_lateness.map(interval))
+        .bind(&definition.conversation_id)
+        .bind(&definition.wake_message)
+        .bind(definition.payload.as_str())
+        .bind(i32::try_from(definition.max_failures).unwrap_or(i32::MAX))
+}

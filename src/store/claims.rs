@@ -192,6 +192,9 @@ impl Settlement {
 
 /// The claim, as `EXPLAIN` sees it too.
 pub const CLAIM_DUE: &str = include_str!("sql/claim_due.sql");
+/// Rows already due are not asked for: they were just claimed, or cannot be, and must not shorten the wait.
+pub const UNTIL_NEXT_DUE: &str = "SELECT extract(epoch FROM min(next_fire_at) - now())::float8
+     FROM alarms WHERE status = 'active' AND next_fire_at > now()";
 
 impl Store {
     /// Claims up to `most` due alarms, oldest first. Rows that another dispatcher is claiming at this moment are passed
@@ -219,16 +222,8 @@ impl Store {
 
     /// How long until the earliest alarm that is still ahead, by Postgres' clock; `None`: nothing is.
     pub async fn until_next_due(&self) -> Result<Option<Duration>> {
-        // Rows already due are not asked for: they were just claimed, or cannot be, and must not shorten the wait.
         let seconds: Option<f64> = self
-            .ask("looking for the next due alarm", async |db| {
-                sqlx::query_scalar(
-                    "SELECT extract(epoch FROM min(next_fire_at) - now())::float8
-                     FROM alarms WHERE status = 'active' AND next_fire_at > now()",
-                )
-                .fetch_one(db)
-                .await
-            })
+            .ask("looking for the next due alarm", async |db| sqlx::query_scalar(UNTIL_NEXT_DUE).fetch_one(db).await)
             .await?;
         Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO)))
     }

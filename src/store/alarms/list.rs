@@ -36,6 +36,7 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
+/// The list, as `EXPLAIN` sees it too.
 pub const LIST: &str = concat!("SELECT ", columns!(), " ", include_str!("../sql/list_alarms.sql"));
 
 impl Store {

@@ -22,7 +22,7 @@ pub use bulk::{Action, BULK_MOST, Bulk};
 pub use create::{Created, Request};
 pub use edit::{Cancelled, Edited, NotPatched, Patch};
 pub(super) use edit::{Replan, cancel, write_definition};
-pub use list::{Filter, Page};
+pub use list::{Filter, LIST, Page};
 
 use super::interval::{duration, interval};
 use crate::domain::{

@@ -1,20 +1,9 @@
-//! The schema and its statements on the real Postgres.
+//! The schema as a whole, and connections to it.
 
-use chrono::TimeDelta;
-use chronos::{
-    domain::{
-        access::Did,
-        alarm::{Defaults, Draft, Slot},
-        ids::AlarmId,
-    },
-    store::{
-        Store,
-        alarms::{Created, Request},
-    },
-};
+use chronos::store::Store;
 use sqlx::Connection;
-use uuid::Uuid;
 
+use super::{ann, create, in_an_hour};
 use crate::support::{Database, Proxy, daemon, eventually};
 
 #[tokio::test]
@@ -48,8 +37,8 @@ async fn a_database_host_that_vanishes_costs_connections_and_not_the_pool() {
     let proxy = Proxy::in_front_of(&database).await;
     let through = Database { uri: proxy.uri.clone() };
     let store = Store::connect(&through.config(), "test", u32::try_from(POOL).unwrap()).await.unwrap();
-    let owner: Did = "did:matrix:ann:d75a980182b10ab7".parse().unwrap();
-    let id = store_alarm(&store, &owner).await;
+    let owner = ann();
+    let id = create(&store, &owner, in_an_hour()).await.id;
 
     // Every connection waits for an answer, because somebody holds the row, and then the host is gone.
     let mut holder = database.connect().await;
@@ -79,25 +68,6 @@ async fn a_database_host_that_vanishes_costs_connections_and_not_the_pool() {
         answers.iter().all(Result::is_ok).then_some(())
     })
     .await;
-}
-
-/// An alarm that is due in an hour.
-async fn store_alarm(store: &Store, owner: &Did) -> AlarmId {
-    let born_at = store.now().await.unwrap();
-    let draft = Draft { delay_seconds: Some(3600), wake_message: "m".to_owned(), ..Draft::default() };
-    let definition = draft.define(Defaults { born_at, delays_from: born_at, max_failures: 5 }).unwrap();
-    let request = Request {
-        owner,
-        definition: &definition,
-        first: Slot { scheduled_for: born_at + TimeDelta::hours(1), offset: TimeDelta::zero() },
-        id: AlarmId::from_uuid(Uuid::now_v7()),
-        born_at,
-        idempotency_key: "",
-        correlation_id: "test",
-    };
-    match store.create_or_find_by_key(&request).await.unwrap() {
-        Created::New(alarm) | Created::Known(alarm) => alarm.id,
-    }
 }
 
 #[tokio::test]

@@ -1,0 +1,431 @@
+//! Alarms, as their owners create, list and change them.
+
+use std::collections::BTreeSet;
+
+use chrono::TimeDelta;
+use chronos::{
+    domain::{
+        alarm::{Change, Changes, Draft, Kind, Status, lifecycle::NotRearmed},
+        ids::AlarmId,
+        labels::Selector,
+    },
+    store::{
+        Store,
+        alarms::{Alarm, Cancelled, Created, Edited, Filter, NotPatched, Patch},
+    },
+};
+use futures::future::join_all;
+
+use super::{
+    NO_LENIENCY, ann, bob, claim, create, create_with_key, draft, every_minute, execute, history, in_an_hour, labels,
+    read,
+};
+use crate::support::Database;
+
+fn patch(changes: &Changes) -> Patch<'_> {
+    Patch { changes, revision: None, max_failures: 5, leniency: NO_LENIENCY }
+}
+
+fn done<R: std::fmt::Debug>(edited: Edited<R>) -> Alarm {
+    match edited {
+        Edited::Done(alarm) => *alarm,
+        other => panic!("not done: {other:?}"),
+    }
+}
+
+async fn listed(store: &Store, filter: &Filter) -> BTreeSet<String> {
+    let page = store.list_owned(&ann(), filter, None, 100).await.unwrap();
+    page.alarms.into_iter().map(|alarm| alarm.label).collect()
+}
+
+fn named(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn an_alarm_comes_back_as_it_was_defined() {
+    let store = Database::fresh().await.store().await;
+    let draft = Draft {
+        cron_expr: Some("30 9 * * MON-FRI".into()),
+        timezone: Some("America/New_York".into()),
+        starts_at: Some("2030-01-01T00:00:00.000001Z".into()),
+        ends_at: Some("2040-01-01T00:00:00Z".into()),
+        spread_seconds: Some(600),
+        misfire: Some("fire_all".into()),
+        max_lateness_seconds: Some(90),
+        label: "daily é".into(),
+        labels: labels(&[("team", "ops"), ("example.com/tier", "")]),
+        conversation_id: "conv".into(),
+        payload: Some("{\"b\": 1.50, \"a\":\"\\u00e9\"}".into()),
+        max_failures: Some(3),
+        ..draft()
+    };
+    let alarm = create(&store, &ann(), draft.clone()).await;
+    let stored = read(&store, &alarm).await.definition().unwrap();
+    assert_eq!(Draft::of(&stored), Draft { kind: Some(Kind::Cron), ..draft });
+    // The spread: behind the nominal instant, by less than its window, and the same for whoever reads it.
+    assert!(alarm.next_fire_at - alarm.scheduled_for < TimeDelta::seconds(600));
+    assert_eq!(alarm.next_fire_at, alarm.scheduled_for + alarm.offset());
+    assert!(alarm.offset() > TimeDelta::zero());
+}
+
+#[tokio::test]
+async fn of_many_that_use_one_key_at_once_one_creates_and_the_others_find_it() {
+    let store = Database::fresh().await.store().await;
+    let (owner, other) = (ann(), bob());
+    let created = join_all((0..16).map(|_| create_with_key(&store, &owner, in_an_hour(), "key"))).await;
+    let (mut new, mut ids) = (0, BTreeSet::new());
+    for outcome in created {
+        let (alarm, is_new) = match outcome {
+            Created::New(alarm) => (alarm, 1),
+            Created::Known(alarm) => (alarm, 0),
+        };
+        new += is_new;
+        ids.insert(alarm.id);
+    }
+    assert_eq!((new, ids.len()), (1, 1));
+    // A key is its owner's: another's makes another alarm.
+    assert!(matches!(create_with_key(&store, &other, in_an_hour(), "key").await, Created::New(_)));
+}
+
+#[tokio::test]
+async fn an_owner_sees_and_touches_nobody_elses_alarms() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, stranger) = (ann(), bob());
+    let alarm = create_with_key(&store, &owner, Draft { labels: labels(&[("a", "b")]), ..in_an_hour() }, "key").await;
+    let Created::New(alarm) = alarm else { panic!("is new") };
+
+    assert!(store.get_if_owned(&stranger, alarm.id).await.unwrap().is_none());
+    assert!(store.find_by_key(&stranger, "key").await.unwrap().is_none());
+    assert!(store.list_owned(&stranger, &Filter::default(), None, 10).await.unwrap().alarms.is_empty());
+    let changes = Changes { label: Change::Set("mine".into()), ..Changes::default() };
+    let (id, patch) = (alarm.id, patch(&changes));
+    assert!(matches!(store.patch_if_owned(&stranger, id, &patch).await.unwrap(), Edited::Unknown));
+    assert!(matches!(store.pause_if_owned(&stranger, id).await.unwrap(), Edited::Unknown));
+    assert!(matches!(store.resume_if_owned(&stranger, id).await.unwrap(), Edited::Unknown));
+    assert!(matches!(store.rearm_if_owned(&stranger, id, None, NO_LENIENCY).await.unwrap(), Edited::Unknown));
+    assert!(matches!(store.cancel_if_owned(&stranger, id).await.unwrap(), Cancelled::Unknown));
+    let after = read(&store, &alarm).await;
+    assert_eq!((after.revision, after.status, after.label.as_str()), (1, Status::Active, ""));
+}
+
+#[tokio::test]
+async fn a_list_keeps_to_its_filters() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let owner = ann();
+    let named_alarm = |label: &str, draft: Draft| Draft { label: label.into(), ..draft };
+    let soon = create(&store, &owner, named_alarm("report soon", in_an_hour())).await;
+    let late = Draft { delay_seconds: Some(7200), labels: labels(&[("team", "ops")]), ..draft() };
+    create(&store, &owner, named_alarm("report late", late)).await;
+    let series = create(&store, &owner, named_alarm("series", every_minute())).await;
+    let over = create(&store, &owner, named_alarm("over", in_an_hour())).await;
+    store.cancel_if_owned(&owner, over.id).await.unwrap();
+    store.pause_if_owned(&owner, series.id).await.unwrap();
+
+    let filter = Filter::default;
+    assert_eq!(listed(&store, &filter()).await, named(&["report soon", "report late", "series", "over"]));
+    let statuses = vec![Status::Paused, Status::Cancelled];
+    assert_eq!(listed(&store, &Filter { statuses, ..filter() }).await, named(&["series", "over"]));
+    assert_eq!(listed(&store, &Filter { kind: Some(Kind::Cron), ..filter() }).await, named(&["series"]));
+    let label_prefix = Some("report".to_owned());
+    assert_eq!(listed(&store, &Filter { label_prefix, ..filter() }).await, named(&["report soon", "report late"]));
+    let label_prefix = Some("re%".to_owned());
+    assert_eq!(listed(&store, &Filter { label_prefix, ..filter() }).await, named(&[]), "a prefix is no pattern");
+    let correlation_id = Some("other".to_owned());
+    assert_eq!(listed(&store, &Filter { correlation_id, ..filter() }).await, named(&[]));
+    let selector = Selector::parse("team in (ops,dev)").unwrap();
+    assert_eq!(listed(&store, &Filter { selector, ..filter() }).await, named(&["report late"]));
+    // From is inclusive, before is not; what is not active is not due.
+    let due_before = Some(soon.next_fire_at + TimeDelta::minutes(1));
+    assert_eq!(listed(&store, &Filter { due_before, ..filter() }).await, named(&["report soon"]));
+    let due_after = Some(soon.next_fire_at);
+    assert_eq!(listed(&store, &Filter { due_after, ..filter() }).await, named(&["report soon", "report late"]));
+    let due_before = Some(soon.next_fire_at);
+    assert_eq!(listed(&store, &Filter { due_after, due_before, ..filter() }).await, named(&[]));
+}
+
+#[tokio::test]
+async fn a_selector_means_the_same_in_the_database_as_in_the_domain() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let sets = [
+        labels(&[]),
+        labels(&[("a", "1")]),
+        labels(&[("a", "2"), ("b", "")]),
+        labels(&[("a", "3"), ("b", "x"), ("example.com/c", "y")]),
+    ];
+    for (index, set) in sets.iter().enumerate() {
+        create(&store, &ann(), Draft { label: index.to_string(), labels: set.clone(), ..in_an_hour() }).await;
+    }
+    for text in [
+        "a",
+        "!a",
+        "a=1",
+        "a!=1",
+        "a in (1,3)",
+        "a notin (2)",
+        "b=",
+        "b!=",
+        "b in (,x)",
+        "example.com/c==y,a",
+        "!b,a",
+        "a in (1,2,3),b notin (x)",
+        "c",
+    ] {
+        let selector = Selector::parse(text).unwrap();
+        let expected: BTreeSet<String> =
+            (0..sets.len()).filter(|index| selector.matches(&sets[*index])).map(|index| index.to_string()).collect();
+        assert_eq!(listed(&store, &Filter { selector, ..Filter::default() }).await, expected, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn pages_show_every_alarm_once_while_others_come_in() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let owner = ann();
+    for _ in 0..7 {
+        create(&store, &owner, in_an_hour()).await;
+    }
+    // Made within one microsecond, so that the id has to decide.
+    execute(&mut database.connect().await, "UPDATE alarms SET created_at = '2026-01-01T00:00:00Z'").await;
+    let (mut seen, mut cursor, mut pages) = (Vec::<AlarmId>::new(), None, 0);
+    loop {
+        let page = store.list_owned(&owner, &Filter::default(), cursor, 3).await.unwrap();
+        create(&store, &owner, in_an_hour()).await;
+        seen.extend(page.alarms.iter().map(|alarm| alarm.id));
+        pages += 1;
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let distinct: BTreeSet<_> = seen.iter().collect();
+    assert_eq!((seen.len(), distinct.len(), pages), (7, 7, 3));
+    // A page that holds exactly the rest is the last.
+    let page = store.list_owned(&owner, &Filter::default(), None, 10).await.unwrap();
+    assert_eq!((page.alarms.len(), page.next), (10, None));
+}
+
+#[tokio::test]
+async fn an_edit_that_leaves_the_schedule_alone_keeps_the_occurrence_and_its_claim() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let alarm = create(&store, &ann(), every_minute()).await;
+    execute(
+        &mut database.connect().await,
+        "UPDATE alarms SET next_fire_at = now() - interval '1 s', failure_count = 2",
+    )
+    .await;
+    assert_eq!(claim(&store).await.claims.len(), 1);
+    let changes = Changes {
+        wake_message: Change::Set("other".into()),
+        misfire: Change::Set("skip".into()),
+        // The same again is no edit of the schedule.
+        cron_expr: Change::Set("* * * * *".into()),
+        ..Changes::default()
+    };
+    let after = done(store.patch_if_owned(&ann(), alarm.id, &patch(&changes)).await.unwrap());
+    assert_eq!(after.wake_message, "other");
+    assert_eq!((after.in_flight, after.failure_count), (true, 2));
+    assert_eq!((after.schedule_epoch, after.scheduled_for), (alarm.schedule_epoch, alarm.scheduled_for));
+    assert_eq!(after.revision, alarm.revision + 1);
+    // Saying it once more changes nothing, and says so.
+    let again = store.patch_if_owned(&ann(), alarm.id, &patch(&changes)).await.unwrap();
+    assert!(matches!(again, Edited::Unchanged(same) if same.revision == after.revision));
+}
+
+#[tokio::test]
+async fn an_edit_of_the_schedule_plans_anew_from_now_and_takes_the_claim_away() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let alarm = create(&store, &ann(), every_minute()).await;
+    execute(
+        &mut database.connect().await,
+        "UPDATE alarms SET next_fire_at = now() - interval '1 s', failure_count = 2",
+    )
+    .await;
+    claim(&store).await;
+    let changes = Changes { cron_expr: Change::Set("0 0 1 1 *".into()), ..Changes::default() };
+    let after = done(store.patch_if_owned(&ann(), alarm.id, &patch(&changes)).await.unwrap());
+    assert_eq!((after.in_flight, after.failure_count, after.last_error.as_str()), (false, 0, ""));
+    assert_eq!(after.schedule_epoch.0, alarm.schedule_epoch.0 + 1);
+    assert!(after.scheduled_for > store.now().await.unwrap());
+}
+
+#[tokio::test]
+async fn what_cannot_be_patched_is_told_and_left_alone() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let owner = ann();
+    let alarm = create(&store, &owner, in_an_hour()).await;
+    let refusal = async |changes: &Changes, revision| {
+        let patch = Patch { revision, ..patch(changes) };
+        match store.patch_if_owned(&owner, alarm.id, &patch).await.unwrap() {
+            Edited::Refused(why) => why,
+            other => panic!("not refused: {other:?}"),
+        }
+    };
+    let label = Changes { label: Change::Set("x".into()), ..Changes::default() };
+    assert_eq!(refusal(&label, Some(7)).await, NotPatched::Stale { revision: 1 });
+    let past = Changes { fire_at: Change::Set("2020-01-01T00:00:00Z".into()), ..Changes::default() };
+    assert!(matches!(refusal(&past, None).await, NotPatched::Past { .. }));
+    let wrong = Changes { max_failures: Change::Set(-1), ..Changes::default() };
+    assert!(matches!(refusal(&wrong, None).await, NotPatched::Invalid(told) if told[0].field == "max_failures"));
+    assert_eq!(read(&store, &alarm).await.revision, 1);
+    store.cancel_if_owned(&owner, alarm.id).await.unwrap();
+    assert_eq!(refusal(&label, None).await, NotPatched::Over(Status::Cancelled));
+
+    let series = create(&store, &owner, every_minute()).await;
+    let never = Changes { cron_expr: Change::Set("0 0 30 2 *".into()), ..Changes::default() };
+    let answer = store.patch_if_owned(&owner, series.id, &patch(&never)).await.unwrap();
+    assert!(matches!(answer, Edited::Refused(NotPatched::NeverFires)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn of_many_who_patch_one_revision_at_once_one_succeeds() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, alarm) = (ann(), create(&store, &ann(), in_an_hour()).await);
+    let changes: Vec<_> =
+        (0..8).map(|n| Changes { label: Change::Set(format!("by {n}")), ..Changes::default() }).collect();
+    let answers = join_all(changes.iter().map(|changes| {
+        let (store, owner) = (&store, &owner);
+        let patch = Patch { revision: Some(1), ..patch(changes) };
+        async move { store.patch_if_owned(owner, alarm.id, &patch).await.unwrap() }
+    }))
+    .await;
+    let won: Vec<_> = answers.iter().filter(|answer| matches!(answer, Edited::Done(_))).collect();
+    let lost = answers.iter().filter(|answer| matches!(answer, Edited::Refused(NotPatched::Stale { revision: 2 })));
+    assert_eq!((won.len(), lost.count()), (1, 7));
+}
+
+#[tokio::test]
+async fn a_paused_alarm_is_not_claimed_and_a_resumed_series_skips_what_passed() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
+    let paused = done(store.pause_if_owned(&owner, alarm.id).await.unwrap());
+    assert_eq!(paused.status, Status::Paused);
+    assert!(matches!(store.pause_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unchanged(_)));
+    execute(
+        &mut database.connect().await,
+        "UPDATE alarms SET scheduled_for = scheduled_for - interval '1 h', next_fire_at = next_fire_at - interval '1 h'",
+    )
+    .await;
+    assert!(claim(&store).await.claims.is_empty());
+
+    let due = read(&store, &alarm).await.scheduled_for;
+    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
+    assert_eq!(resumed.status, Status::Active);
+    assert!(resumed.next_fire_at > store.now().await.unwrap());
+    assert_eq!(resumed.missed_count, 60);
+    let [(outcome, reason, first_at, last_at, slots)] = history(&database, &alarm).await.try_into().unwrap();
+    assert_eq!((outcome.as_str(), reason.as_deref()), ("skipped", Some("paused")));
+    assert_eq!((first_at, slots), (Some(due), Some(60)));
+    assert_eq!(last_at, Some(resumed.scheduled_for - TimeDelta::minutes(1)));
+    assert!(matches!(store.resume_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unchanged(_)));
+}
+
+#[tokio::test]
+async fn a_once_alarm_whose_instant_passed_in_a_pause_is_due_at_once_or_missed() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let owner = ann();
+    let fires = create(&store, &owner, Draft { max_lateness_seconds: Some(1), ..in_an_hour() }).await;
+    let skips = create(&store, &owner, Draft { misfire: Some("skip".into()), ..in_an_hour() }).await;
+    for alarm in [&fires, &skips] {
+        store.pause_if_owned(&owner, alarm.id).await.unwrap();
+    }
+    execute(
+        &mut database.connect().await,
+        "UPDATE alarms SET fire_at = fire_at - interval '2 h', scheduled_for = scheduled_for - interval '2 h',
+                           next_fire_at = next_fire_at - interval '2 h'",
+    )
+    .await;
+    let fires = done(store.resume_if_owned(&owner, fires.id).await.unwrap());
+    assert_eq!(fires.status, Status::Active);
+    assert!(fires.next_fire_at > fires.scheduled_for, "due from now on, so that it is not late");
+    assert_eq!(claim(&store).await.claims.len(), 1);
+    let skips = done(store.resume_if_owned(&owner, skips.id).await.unwrap());
+    assert_eq!((skips.status, skips.last_error.as_str()), (Status::Failed, "missed: paused"));
+    assert_eq!(history(&database, &skips).await[0].0, "missed");
+}
+
+#[tokio::test]
+async fn resuming_what_is_in_flight_lifts_the_pause_and_nothing_else() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
+    execute(&mut database.connect().await, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
+    claim(&store).await;
+    store.pause_if_owned(&owner, alarm.id).await.unwrap();
+    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
+    assert_eq!((resumed.status, resumed.in_flight), (Status::Active, true));
+    assert_eq!(resumed.scheduled_for, alarm.scheduled_for);
+    assert!(history(&database, &alarm).await.is_empty());
+}
+
+#[tokio::test]
+async fn only_what_is_over_is_armed_again_and_then_under_a_new_delivery() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, alarm) = (ann(), create(&store, &ann(), in_an_hour()).await);
+    let rearm = async |instant| store.rearm_if_owned(&owner, alarm.id, instant, NO_LENIENCY).await.unwrap();
+    assert!(matches!(rearm(None).await, Edited::Refused(NotRearmed::Living(Status::Active))));
+    store.cancel_if_owned(&owner, alarm.id).await.unwrap();
+    // Its instant still lies ahead.
+    let again = done(rearm(None).await);
+    assert_eq!((again.status, again.cancelled_by.as_deref()), (Status::Active, None));
+    assert_eq!(again.scheduled_for, alarm.scheduled_for);
+    assert_eq!(again.schedule_epoch.0, alarm.schedule_epoch.0 + 1, "another occurrence, another delivery id");
+
+    execute(
+        &mut database.connect().await,
+        "UPDATE alarms SET status = 'failed', fire_at = '2020-01-01', failure_count = 6",
+    )
+    .await;
+    assert!(matches!(rearm(None).await, Edited::Refused(NotRearmed::NeedsInstant)));
+    let instant = store.now().await.unwrap() + TimeDelta::hours(1);
+    let armed = done(rearm(Some(instant)).await);
+    assert_eq!((armed.fire_at, armed.next_fire_at, armed.failure_count), (Some(instant), instant, 0));
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_is_told_and_can_still_be_paused_and_cancelled() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
+    execute(&mut database.connect().await, "UPDATE alarms SET timezone = 'Mars/Olympus'").await;
+    let changes = Changes { label: Change::Set("x".into()), ..Changes::default() };
+    let answer = store.patch_if_owned(&owner, alarm.id, &patch(&changes)).await.unwrap();
+    assert!(matches!(&answer, Edited::Unreadable(why) if why.contains("Mars/Olympus")), "{answer:?}");
+    done(store.pause_if_owned(&owner, alarm.id).await.unwrap());
+    assert!(matches!(store.resume_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unreadable(_)));
+    let cancelled = store.cancel_if_owned(&owner, alarm.id).await.unwrap();
+    assert!(matches!(cancelled, Cancelled::Over { alarm, .. } if alarm.status == Status::Cancelled));
+}
+
+#[tokio::test]
+async fn whoever_cancels_and_whoever_claims_at_once_agree_on_who_was_first() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let owner = ann();
+    let mut ids = Vec::new();
+    for _ in 0..40 {
+        ids.push(create(&store, &owner, in_an_hour()).await.id);
+    }
+    execute(&mut database.connect().await, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
+    let cancels = join_all(ids.iter().map(|id| store.cancel_if_owned(&owner, *id)));
+    let claims = join_all((0..4).map(|_| claim(&store)));
+    let (cancels, claims) = futures::future::join(cancels, claims).await;
+    let claimed: BTreeSet<AlarmId> =
+        claims.iter().flat_map(|claimed| &claimed.claims).map(|claim| claim.wake.alarm_id).collect();
+    for (id, cancelled) in ids.iter().zip(cancels) {
+        let Cancelled::Over { alarm, in_flight } = cancelled.unwrap() else { panic!("is ann's") };
+        assert_eq!(alarm.status, Status::Cancelled);
+        assert_eq!(in_flight, claimed.contains(id), "in flight is said exactly of those that were claimed first");
+    }
+}

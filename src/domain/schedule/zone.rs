@@ -249,7 +249,7 @@ mod tests {
             let Ok(theirs) = zone.name().parse::<Tz>() else {
                 continue;
             };
-            for change in changes(&zone, "2015-01-01T00:00:00Z", "2037-12-31T00:00:00Z") {
+            for change in changes(&zone, "1970-01-01T00:00:00Z", "2037-12-31T00:00:00Z") {
                 let agree = [-90, -1, 0, 90].iter().all(|minutes| {
                     let at = change + TimeDelta::minutes(*minutes);
                     theirs.offset_from_utc_datetime(&at.naive_utc()).fix() == *zone.local(at).offset()

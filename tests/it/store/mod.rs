@@ -2,6 +2,7 @@
 
 mod alarms;
 mod bulk;
+mod constraints;
 mod plans;
 mod schema;
 

@@ -285,9 +285,10 @@ fn within_calendar(invalid: &mut Vec<Invalid>, field: &'static str, instant: Dat
     Some(rounded)
 }
 
+/// A leap second is told as the second after it, which is when its reading ends.
 fn round_up(instant: DateTime<Utc>) -> DateTime<Utc> {
-    let rest = instant.timestamp_subsec_nanos() % 1000;
-    if rest == 0 { instant } else { instant + TimeDelta::nanoseconds(i64::from(1000 - rest)) }
+    let micros = instant.timestamp_micros() + i64::from(!instant.timestamp_subsec_nanos().is_multiple_of(1000));
+    DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
 #[cfg(test)]
@@ -320,6 +321,35 @@ mod tests {
         let fire_at = Some("2026-11-16T12:00:00.123456001Z".to_owned());
         let alarm = Draft { fire_at, ..draft() }.define(born()).unwrap();
         assert_eq!(alarm.timing.schedule, Schedule::Once { fire_at: "2026-11-16T12:00:00.123457Z".parse().unwrap() });
+    }
+
+    #[test]
+    fn a_leap_second_is_the_second_after_it() {
+        let fire_at = Some("2026-12-31T23:59:60.25Z".to_owned());
+        let alarm = Draft { fire_at, ..draft() }.define(born()).unwrap();
+        assert_eq!(alarm.timing.schedule, Schedule::Once { fire_at: "2027-01-01T00:00:00.25Z".parse().unwrap() });
+    }
+
+    #[test]
+    fn what_only_a_series_has_is_refused_beside_an_instant() {
+        let once = Draft {
+            delay_seconds: Some(5),
+            starts_at: Some("2026-12-01T00:00:00Z".into()),
+            ends_at: Some("2026-12-02T00:00:00Z".into()),
+            spread_seconds: Some(5),
+            ..draft()
+        };
+        assert_eq!(fields(once), ["starts_at", "ends_at", "spread_seconds"]);
+        let series = Draft { cron_expr: Some("@daily".into()), ..draft() };
+        let backwards = Draft {
+            starts_at: Some("2026-12-02T00:00:00Z".into()),
+            ends_at: Some("2026-12-02T00:00:00Z".into()),
+            spread_seconds: Some(-1),
+            misfire: Some("never".into()),
+            max_lateness_seconds: Some(0),
+            ..series
+        };
+        assert_eq!(fields(backwards), ["misfire", "max_lateness_seconds", "spread_seconds", "ends_at"]);
     }
 
     #[test]

@@ -4,9 +4,8 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use thiserror::Error;
 
-use super::{Cause, Misfire, Slot, Status, Timing, spread_offset};
+use super::{Cause, Misfire, Slot, Status, Timing};
 use crate::domain::{
-    ids::AlarmId,
     occurrence::{Passed, Reason, single},
     schedule::{Run, Schedule},
 };
@@ -14,7 +13,6 @@ use crate::domain::{
 /// What the row says that matters here.
 #[derive(Clone, Debug)]
 pub struct Standing<'a> {
-    pub id: AlarmId,
     pub status: Status,
     pub paused_by: &'a [Cause],
     pub timing: &'a Timing,
@@ -129,16 +127,13 @@ pub fn rearm(
         (Schedule::Cron(_), Some(_)) => Err(NotRearmed::IsSeries),
         (Schedule::Cron(recurrence), None) => {
             let scheduled_for = recurrence.next_after(now).ok_or(NotRearmed::NoFutureInstant)?;
-            let offset = spread_offset(standing.id, standing.timing.spread, recurrence, now);
-            Ok(Slot { scheduled_for, offset })
+            Ok(Slot { scheduled_for, offset: standing.offset })
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
     use crate::domain::schedule::{Recurrence, Window, Zone};
 
@@ -159,7 +154,6 @@ mod tests {
 
     fn standing<'a>(timing: &'a Timing, paused_by: &'a [Cause]) -> Standing<'a> {
         Standing {
-            id: AlarmId::from_uuid(Uuid::from_u128(7)),
             status: if paused_by.is_empty() { Status::Active } else { Status::Paused },
             paused_by,
             timing,

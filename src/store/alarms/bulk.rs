@@ -1,6 +1,6 @@
 //! One verb for every alarm that a selector means, in one transaction.
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
@@ -108,10 +108,11 @@ impl Store {
             .bind(owner.as_str())
             .fetch_all(&mut *transaction)
             .await?;
+            let now = clock(&mut transaction).await?;
             let mut ids = Vec::new();
             for alarm in alarms {
                 let id = alarm.id;
-                if apply(&mut transaction, action, alarm).await? {
+                if apply(&mut transaction, action, alarm, now).await? {
                     ids.push(id);
                 }
             }
@@ -128,8 +129,7 @@ impl Store {
 }
 
 /// Whether anything was written.
-async fn apply(db: &mut PgConnection, action: Action, alarm: Alarm) -> Result<bool, sqlx::Error> {
-    let now = clock(db).await?;
+async fn apply(db: &mut PgConnection, action: Action, alarm: Alarm, now: DateTime<Utc>) -> Result<bool, sqlx::Error> {
     match action {
         Action::Cancel if alarm.status.is_living() => cancel(db, alarm.id, "owner").await.map(|_| true),
         Action::Cancel => Ok(false),

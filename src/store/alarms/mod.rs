@@ -152,7 +152,6 @@ impl Alarm {
 
     fn standing<'a>(&self, timing: &'a Timing, paused_by: &'a [Cause]) -> Standing<'a> {
         Standing {
-            id: self.id,
             status: self.status,
             paused_by,
             timing,

@@ -158,7 +158,7 @@ CREATE TABLE attempts (
     alarm_id       uuid        NOT NULL,
     owner_did      text        NOT NULL,
     claim_token    uuid,
-    delivery_id    uuid        NOT NULL,
+    delivery_id    uuid,
     scheduled_for  timestamptz NOT NULL,
     attempt        int         NOT NULL,
     started_at     timestamptz NOT NULL,
@@ -181,11 +181,12 @@ CREATE TABLE attempts (
     CONSTRAINT attempts_try_or_run CHECK (
         CASE WHEN attempt = 0
              THEN num_nulls(first_at, last_at, slots, reason) = 0 AND http_status IS NULL
-             ELSE num_nonnulls(first_at, last_at, slots, reason) = 0 AND claim_token IS NOT NULL
+             ELSE num_nonnulls(first_at, last_at, slots, reason) = 0 AND num_nulls(claim_token, delivery_id) = 0
         END),
     CONSTRAINT attempts_error_is_capped CHECK (char_length(error) <= 300)
 ) PARTITION BY RANGE (started_at);
 
+COMMENT ON COLUMN attempts.delivery_id IS 'What a receiver dedupes on; of a run that of its last slot, NULL where the database itself wrote the row (the id is a SHA-1, which Postgres does not have).';
 COMMENT ON TABLE attempts IS 'What became of every try, and of every run of slots that did not fire (attempt 0). Immutable; no foreign key, so that history outlives its alarm.';
 CREATE INDEX attempts_alarm_idx ON attempts (alarm_id, started_at DESC);
 CREATE TABLE attempts_default PARTITION OF attempts DEFAULT;

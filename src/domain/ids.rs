@@ -70,6 +70,10 @@ id! {
     /// A Kubernetes object's uid.
     ResourceUid
 }
+id! {
+    /// One event of one session: the client's choice, or ours. Means nothing without its session.
+    EventId
+}
 
 /// Grows when an occurrence is re-planned (schedule edit, re-arm); part of the delivery id and of the fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -115,6 +119,14 @@ impl FromStr for ServiceCallId {
             return Err(ServiceCallIdError::Character);
         }
         Ok(Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for ServiceCallId {
+    type Error = ServiceCallIdError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
     }
 }
 

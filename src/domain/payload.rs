@@ -64,6 +64,14 @@ impl Payload {
     }
 }
 
+impl TryFrom<String> for Payload {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        Self::parse(text)
+    }
+}
+
 impl Default for Payload {
     fn default() -> Self {
         Self("{}".to_owned())

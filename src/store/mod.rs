@@ -3,34 +3,45 @@
 //!
 //! Postgres is the only truth: controller, dispatch and facade never call each other, they meet here. Each role has a
 //! [`Store`] of its own, with its own connections, so that a flood of requests cannot delay a wake.
+//!
+//! | file | table, and who asks |
+//! |---|---|
+//! | [`alarms`], [`claims`], [`resources`] | `alarms`: owners, dispatchers, the controller |
+//! | [`attempts`], [`partitions`] | `attempts`: what became of every try; its daily partitions |
+//! | [`service_calls`] | `service_calls`, and of `alarms` the timers of such calls |
+//! | [`sessions`], [`events`] | sessions and what happened in them |
+//! | [`agents`], [`nonces`] | who is enrolled; who is signing in |
+//! | [`dispatchers`], [`clusters`], [`settings`] | who is at work, and what all agree on |
+//! | `schema` | which version the schema has, and which binaries it puts up with |
 
+pub mod agents;
 pub mod alarms;
 pub mod attempts;
 pub mod claims;
+pub mod clusters;
+pub mod dispatchers;
+pub mod events;
 mod interval;
 pub mod nonces;
+pub mod partitions;
 pub mod resources;
+mod schema;
+pub mod service_calls;
+pub mod sessions;
+pub mod settings;
 
-use std::{sync::LazyLock, time::Duration};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use sqlx::{
     Connection, PgConnection, PgPool, Postgres,
-    migrate::Migrator,
     pool::PoolConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 use thiserror::Error;
 
 use crate::config::Database;
-
-/// A newer schema than this binary knows is fine: migrations only add.
-static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
-    let mut migrations = sqlx::migrate!("./migrations");
-    migrations.set_ignore_missing(true);
-    migrations
-});
 
 /// No statement of ours takes a second; one that takes ten waits for a lock or a dead host.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,6 +69,11 @@ pub enum Error {
     Migrate(#[from] sqlx::migrate::MigrateError),
     #[error("the database has no chronos schema, or an older one; run `chronosd migrate` first")]
     SchemaMissing,
+    #[error(
+        "the database's schema needs chronosd {release} or later, which knows its version {needed}; this is chronosd {}, which knows version {known}",
+        env!("CARGO_PKG_VERSION")
+    )]
+    LeftBehind { needed: i64, release: String, known: i64 },
     #[error("{doing}")]
     Query {
         doing: &'static str,
@@ -73,7 +89,7 @@ impl Error {
     pub fn is_away(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::NoAnswer { .. } | Self::Timeout { .. } => true,
-            Self::Uri(_) | Self::Unsafe(_) | Self::Migrate(_) | Self::SchemaMissing => false,
+            Self::Uri(_) | Self::Unsafe(_) | Self::Migrate(_) | Self::SchemaMissing | Self::LeftBehind { .. } => false,
             Self::Query { source, .. } => {
                 // 57P0x: the server is shutting down, starting up, or ended the connection.
                 let ending = |code: &str| code.starts_with("57P0");
@@ -135,28 +151,6 @@ impl Store {
             })
             .await?;
         off.map_or(Ok(()), |name| Err(Error::Unsafe(name)))
-    }
-
-    /// Brings the schema up to this binary's. Any number of processes may call it at once: sqlx takes an advisory lock. No
-    /// deadline: a migration takes what it takes.
-    pub async fn migrate(&self) -> Result<()> {
-        Ok(MIGRATIONS.run(&self.pool).await?)
-    }
-
-    /// Whether the schema is at least this binary's.
-    pub async fn check_schema(&self) -> Result<()> {
-        let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-        let applied: Option<i64> = self
-            .ask("reading the schema's version", async |db| {
-                let known =
-                    sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut *db);
-                if !known.await? {
-                    return Ok(None);
-                }
-                sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success").fetch_one(db).await
-            })
-            .await?;
-        if applied.is_some_and(|version| version >= newest) { Ok(()) } else { Err(Error::SchemaMissing) }
     }
 
     /// The one clock that counts.

@@ -19,7 +19,7 @@ use crate::domain::{
 };
 
 /// Which object in which cluster.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub cluster: ClusterId,
     pub uid: ResourceUid,

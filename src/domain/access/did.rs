@@ -72,6 +72,14 @@ impl FromStr for Did {
     }
 }
 
+impl TryFrom<String> for Did {
+    type Error = DidError;
+
+    fn try_from(text: String) -> Result<Self, DidError> {
+        text.parse()
+    }
+}
+
 impl fmt::Display for Did {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

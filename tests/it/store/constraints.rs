@@ -1,8 +1,6 @@
 //! The schema refuses what the types refuse.
 
-use sqlx::{AssertSqlSafe, Connection};
-
-use super::{ann, create, every_minute, in_an_hour};
+use super::{ann, create, every_minute, in_an_hour, refused_by};
 use crate::support::Database;
 
 /// What no alarm may become, and the constraint that says so. `once` and `cron` are the rows it is tried on.
@@ -50,36 +48,29 @@ const REFUSED_IN_HISTORY: &[(&str, &str)] = &[
     ("0, 'missed', now(), now() - interval '1 s', 2, 'late'", "attempts_run_is_in_order"),
 ];
 
-/// The constraint that a statement runs against.
-async fn refusal(database: &Database, statement: &str) -> String {
-    let mut db = database.connect().await;
-    let mut transaction = db.begin().await.unwrap();
-    let refused = sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&mut *transaction).await;
-    let error = refused.expect_err(statement);
-    error.as_database_error().and_then(|error| error.constraint()).unwrap_or_default().to_owned()
-}
-
 #[tokio::test]
 async fn an_alarm_that_makes_no_sense_is_refused_by_name() {
     let database = Database::fresh().await;
     let store = database.store().await;
     create(&store, &ann(), in_an_hour()).await;
     create(&store, &ann(), every_minute()).await;
+    let mut db = database.connect().await;
     for (row, change, constraint) in REFUSED {
         let statement = format!("UPDATE alarms SET {change} WHERE kind = '{row}'");
-        assert_eq!(refusal(&database, &statement).await, *constraint, "{change}");
+        assert_eq!(refused_by(&mut db, &statement).await, *constraint, "{change}");
     }
 }
 
 #[tokio::test]
 async fn an_attempt_that_makes_no_sense_is_refused_by_name() {
     let database = Database::fresh().await;
+    let mut db = database.connect().await;
     for (values, constraint) in REFUSED_IN_HISTORY {
         let statement = format!(
             "INSERT INTO attempts (alarm_id, owner_did, claim_token, delivery_id, scheduled_for, started_at,
                                    attempt, outcome, first_at, last_at, slots, reason)
              VALUES (gen_random_uuid(), 'd', gen_random_uuid(), gen_random_uuid(), now(), now(), {values})"
         );
-        assert_eq!(refusal(&database, &statement).await, *constraint, "{values}");
+        assert_eq!(refused_by(&mut db, &statement).await, *constraint, "{values}");
     }
 }

@@ -1,10 +1,15 @@
 //! The schema and its statements on the real Postgres: one file per table, and one for the schema as a whole.
 
+mod agents;
 mod alarms;
 mod bulk;
 mod constraints;
+mod operation;
+mod partitions;
 mod plans;
 mod schema;
+mod service_calls;
+mod sessions;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use chronos::{
@@ -23,7 +28,7 @@ use chronos::{
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-use crate::support::Database;
+use crate::support::{AgentKey, Database};
 
 const LEASE: std::time::Duration = std::time::Duration::from_secs(120);
 const NO_LENIENCY: TimeDelta = TimeDelta::zero();
@@ -34,6 +39,21 @@ fn ann() -> Did {
 
 fn bob() -> Did {
     "did:matrix:bob:3d4017c3e843895a".parse().unwrap()
+}
+
+/// A DID of this user, another one with every call.
+fn did_of(user: &str) -> Did {
+    AgentKey::of(user).did.parse().unwrap()
+}
+
+/// A store whose connections stand already: what is asked at once meets in the database, not one after another while the
+/// connections are made.
+async fn warm_store(database: &Database) -> Store {
+    let store = database.store().await;
+    for now in futures::future::join_all((0..16).map(|_| store.now())).await {
+        now.unwrap();
+    }
+    store
 }
 
 fn draft() -> Draft {
@@ -78,9 +98,37 @@ async fn claim(store: &Store) -> Claimed {
     store.claim_due(WorkerId::from_uuid(Uuid::new_v4()), 100, LEASE).await.unwrap()
 }
 
-/// Changes rows in ways that no store function does, such as letting time pass.
+/// Runs statements of the test's own: what no store function does, such as letting time pass.
 async fn execute(db: &mut PgConnection, statement: &str) {
-    sqlx::query(AssertSqlSafe(statement.to_owned())).execute(db).await.expect(statement);
+    sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(db).await.expect(statement);
+}
+
+/// The constraint that keeps a statement from being carried out.
+async fn refused_by(db: &mut PgConnection, statement: &str) -> String {
+    let refused = sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(db).await.expect_err(statement);
+    let constraint = refused.as_database_error().and_then(|error| error.constraint().map(str::to_owned));
+    constraint.unwrap_or_else(|| panic!("{statement}: {refused}"))
+}
+
+/// The plan Postgres makes for a statement, whose parameters are these texts.
+async fn plan_of(db: &mut PgConnection, statement: &str, parameters: &[&str]) -> String {
+    let mut query = sqlx::query_scalar(AssertSqlSafe(format!("EXPLAIN {statement}")));
+    for parameter in parameters {
+        query = query.bind((*parameter).to_owned());
+    }
+    let lines: Vec<String> = query.fetch_all(db).await.unwrap();
+    lines.join("\n")
+}
+
+/// Names of the columns of a table or view, in order.
+async fn columns_of(db: &mut PgConnection, relation: &str) -> Vec<String> {
+    sqlx::query_scalar(
+        "SELECT attname::text FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+    )
+    .bind(relation)
+    .fetch_all(db)
+    .await
+    .unwrap()
 }
 
 /// What history says of an alarm, oldest first: outcome, reason, first and last slot, number of slots.

@@ -1,10 +1,10 @@
-//! The schema as a whole, and connections to it.
+//! The schema as a whole: how it comes about, which binaries fit it, and what holds for all its tables.
 
-use chronos::store::Store;
+use chronos::store::{Error, Store};
 use sqlx::Connection;
 
-use super::{ann, create, in_an_hour};
-use crate::support::{Database, Proxy, daemon, eventually};
+use super::{ann, create, execute, in_an_hour};
+use crate::support::{Database, PATIENCE, Proxy, daemon, eventually};
 
 #[tokio::test]
 async fn many_may_migrate_at_once() {
@@ -28,6 +28,84 @@ async fn a_newer_schema_is_accepted() {
     let store = database.store().await;
     store.migrate().await.unwrap();
     store.check_schema().await.unwrap();
+}
+
+const LEAVE_ALL_BEHIND: &str = "UPDATE settings SET min_compatible_version = 9999, min_compatible_release = '9.9.9'";
+
+#[tokio::test]
+async fn a_schema_that_has_left_this_binary_behind_is_refused_with_both_versions() {
+    let database = Database::fresh().await;
+    execute(&mut database.connect().await, LEAVE_ALL_BEHIND).await;
+    let store = database.store().await;
+    for refused in [store.migrate().await, store.check_schema().await] {
+        assert!(matches!(&refused, Err(Error::LeftBehind { needed: 9999, .. })), "{refused:?}");
+    }
+    let settings = [
+        ("CHRONOS_POSTGRES_URI", database.uri.as_str()),
+        ("CHRONOS_ALLOW_UNSAFE_POSTGRES", "true"),
+        ("CHRONOS_ROLES", "dispatch"),
+        ("CHRONOS_WAKE_TOKEN", "wake-token-of-the-tests-000000001"),
+    ];
+    for command in ["migrate", "run"] {
+        let output = daemon::command(&settings).arg(command).output();
+        let output = tokio::time::timeout(daemon::PROMPT, output).await.expect("it ends").expect("it starts");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("chronosd 9.9.9 or later") && said.contains("this is chronosd 0.1.0"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_binary_that_is_left_behind_while_it_waits_to_migrate_notices() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let mut newer = database.connect().await;
+    let mut migrating = newer.begin().await.unwrap();
+    execute(&mut migrating, "LOCK TABLE _sqlx_migrations").await;
+    let newer_first = async {
+        eventually("the older one waits", || async {
+            let waits = sqlx::query(
+                "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+            );
+            waits.fetch_optional(&mut database.connect().await).await.unwrap()
+        })
+        .await;
+        execute(&mut migrating, LEAVE_ALL_BEHIND).await;
+        migrating.commit().await.unwrap();
+    };
+    let (refused, ()) = tokio::join!(store.migrate(), newer_first);
+    assert!(matches!(refused, Err(Error::LeftBehind { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_migration_that_failed_leaves_no_lock_behind() {
+    let database = Database::fresh().await;
+    let (failing, other) = tokio::join!(database.store(), database.store());
+    let mut db = database.connect().await;
+    execute(&mut db, "UPDATE _sqlx_migrations SET checksum = '' WHERE version = 1").await;
+    assert!(matches!(failing.migrate().await, Err(Error::Migrate(_))));
+
+    // The first one's connections are all still there.
+    let again = tokio::time::timeout(PATIENCE, other.migrate()).await.expect("nobody holds the lock");
+    assert!(matches!(again, Err(Error::Migrate(_))));
+    failing.close().await;
+}
+
+#[tokio::test]
+async fn every_table_view_and_function_says_what_it_is_for() {
+    let database = Database::fresh().await;
+    database.store().await.make_attempt_partitions(0).await.unwrap();
+    let silent: Vec<String> = sqlx::query_scalar(
+        "SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v')
+         AND obj_description(oid, 'pg_class') IS NULL AND relname <> '_sqlx_migrations'
+         UNION ALL
+         SELECT proname::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+         AND obj_description(oid, 'pg_proc') IS NULL",
+    )
+    .fetch_all(&mut database.connect().await)
+    .await
+    .unwrap();
+    assert_eq!(silent, Vec::<String>::new());
 }
 
 #[tokio::test]

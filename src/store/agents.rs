@@ -1,0 +1,272 @@
+//! Table `agents`: who is enrolled. A row is made by an Agent resource or by the command line, and whoever made it alone
+//! changes it. What a suspension does to the agent's alarms is not decided here.
+
+use chrono::{DateTime, Utc};
+use sqlx::{FromRow, PgConnection};
+use uuid::Uuid;
+
+use super::{Result, Store, resources::Identity, unreadable};
+use crate::domain::{
+    access::Did,
+    ids::{ClusterId, ResourceUid},
+};
+
+/// An agent that is enrolled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    pub did: Did,
+    pub public_key: [u8; 32],
+    pub suspended: bool,
+    pub quotas: Quotas,
+    pub holder: Holder,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+}
+
+/// `None`: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quotas {
+    pub max_active_alarms: Option<u32>,
+    pub min_interval_seconds: Option<u32>,
+}
+
+/// Who may change an agent's row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    CommandLine,
+    Resource(Identity),
+}
+
+/// An Agent resource, as it is mirrored.
+#[derive(Debug)]
+pub struct Mirrored<'a> {
+    pub did: &'a Did,
+    pub public_key: &'a [u8; 32],
+    pub suspended: bool,
+    pub quotas: Quotas,
+    pub identity: &'a Identity,
+    /// Of two resources with one DID the older holds it.
+    pub created_at: DateTime<Utc>,
+}
+
+/// What became of a request to enrol.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Enrolled {
+    Stands(Box<Agent>),
+    /// The DID is somebody else's: nothing was changed. To the command line also a DID that stands with another key.
+    Held(Holder),
+}
+
+/// What became of a request to change an agent by hand.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// As the agent is now, or was when it was removed.
+    Done(Box<Agent>),
+    Unknown,
+    /// A resource holds it, and only the resource may.
+    Managed(Identity),
+}
+
+#[derive(FromRow)]
+struct Row {
+    did: String,
+    public_key: String,
+    suspended: bool,
+    max_active_alarms: Option<i32>,
+    min_interval_seconds: Option<i32>,
+    cluster_id: Option<Uuid>,
+    resource_uid: Option<Uuid>,
+    resource_namespace: Option<String>,
+    resource_name: Option<String>,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+}
+
+macro_rules! columns {
+    () => {
+        "did, public_key, suspended, max_active_alarms, min_interval_seconds, cluster_id, resource_uid, \
+         resource_namespace, resource_name, created_at, updated_at"
+    };
+}
+
+impl Row {
+    fn agent(self) -> Result<Agent, sqlx::Error> {
+        let mut public_key = [0; 32];
+        hex::decode_to_slice(&self.public_key, &mut public_key).map_err(unreadable)?;
+        // The schema has all or none of them, and neither quota negative.
+        let holder = match (self.cluster_id, self.resource_uid, self.resource_namespace, self.resource_name) {
+            (Some(cluster), Some(uid), Some(namespace), Some(name)) => {
+                Holder::Resource(Identity { cluster: cluster.into(), uid: uid.into(), namespace, name })
+            }
+            (_, _, _, _) => Holder::CommandLine,
+        };
+        let limit = |number: Option<i32>| number.and_then(|number| u32::try_from(number).ok());
+        Ok(Agent {
+            did: self.did.parse().map_err(unreadable)?,
+            public_key,
+            suspended: self.suspended,
+            quotas: Quotas {
+                max_active_alarms: limit(self.max_active_alarms),
+                min_interval_seconds: limit(self.min_interval_seconds),
+            },
+            holder,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        })
+    }
+}
+
+impl Store {
+    /// Enrols an agent by hand, or gives one that was enrolled by hand with this very key other quotas. A suspension stays.
+    pub async fn enrol_by_hand_unless_held(
+        &self,
+        did: &Did,
+        public_key: &[u8; 32],
+        quotas: Quotas,
+    ) -> Result<Enrolled> {
+        self.ask("enrolling an agent", async |db| {
+            let written: Option<Row> = sqlx::query_as(concat!(
+                "INSERT INTO agents (did, public_key, max_active_alarms, min_interval_seconds, source)
+                 VALUES ($1, $2, $3, $4, 'cli')
+                 ON CONFLICT (did) DO UPDATE
+                 SET max_active_alarms = excluded.max_active_alarms,
+                     min_interval_seconds = excluded.min_interval_seconds,
+                     updated_at = now()
+                 WHERE agents.source = 'cli' AND agents.public_key = excluded.public_key
+                 RETURNING ",
+                columns!()
+            ))
+            .bind(did.as_str())
+            .bind(hex::encode(public_key))
+            .bind(column(quotas.max_active_alarms))
+            .bind(column(quotas.min_interval_seconds))
+            .fetch_optional(&mut *db)
+            .await?;
+            match written {
+                Some(row) => Ok(Enrolled::Stands(Box::new(row.agent()?))),
+                None => Ok(Enrolled::Held(holder(db, did).await?)),
+            }
+        })
+        .await
+    }
+
+    /// Mirrors an Agent resource, unless the DID is held by the command line or by an older resource. An equal one writes
+    /// nothing.
+    pub async fn enrol_resource_unless_held(&self, desired: &Mirrored<'_>) -> Result<Enrolled> {
+        let identity = desired.identity;
+        self.ask("mirroring an Agent resource", async |db| {
+            sqlx::query(include_str!("sql/enrol_resource.sql"))
+                .bind(desired.did.as_str())
+                .bind(hex::encode(desired.public_key))
+                .bind(desired.suspended)
+                .bind(column(desired.quotas.max_active_alarms))
+                .bind(column(desired.quotas.min_interval_seconds))
+                .bind(identity.cluster.as_uuid())
+                .bind(identity.uid.as_uuid())
+                .bind(&identity.namespace)
+                .bind(&identity.name)
+                .bind(desired.created_at)
+                .execute(&mut *db)
+                .await?;
+            // Whoever holds the row now says whether this resource does.
+            let stands = find(db, desired.did).await?.ok_or_else(vanished)?;
+            match &stands.holder {
+                Holder::Resource(holder) if (holder.cluster, holder.uid) == (identity.cluster, identity.uid) => {
+                    Ok(Enrolled::Stands(Box::new(stands)))
+                }
+                Holder::Resource(_) | Holder::CommandLine => Ok(Enrolled::Held(stands.holder)),
+            }
+        })
+        .await
+    }
+
+    pub async fn find_agent(&self, did: &Did) -> Result<Option<Agent>> {
+        self.ask("looking an agent up", async |db| find(db, did).await).await
+    }
+
+    pub async fn list_agents(&self) -> Result<Vec<Agent>> {
+        self.ask("listing agents", async |db| {
+            let rows: Vec<Row> =
+                sqlx::query_as(concat!("SELECT ", columns!(), " FROM agents ORDER BY did")).fetch_all(db).await?;
+            rows.into_iter().map(Row::agent).collect()
+        })
+        .await
+    }
+
+    /// Suspends or resumes an agent that no resource holds.
+    pub async fn set_suspended_unless_managed(&self, did: &Did, suspended: bool) -> Result<Changed> {
+        self.ask("suspending or resuming an agent", async |db| {
+            let changed: Option<Row> = sqlx::query_as(concat!(
+                "UPDATE agents SET suspended = $2, updated_at = now() WHERE did = $1 AND source = 'cli' RETURNING ",
+                columns!()
+            ))
+            .bind(did.as_str())
+            .bind(suspended)
+            .fetch_optional(&mut *db)
+            .await?;
+            done_or_why_not(db, did, changed).await
+        })
+        .await
+    }
+
+    /// Removes an agent that no resource holds.
+    pub async fn remove_agent_unless_managed(&self, did: &Did) -> Result<Changed> {
+        self.ask("removing an agent", async |db| {
+            let removed: Option<Row> =
+                sqlx::query_as(concat!("DELETE FROM agents WHERE did = $1 AND source = 'cli' RETURNING ", columns!()))
+                    .bind(did.as_str())
+                    .fetch_optional(&mut *db)
+                    .await?;
+            done_or_why_not(db, did, removed).await
+        })
+        .await
+    }
+
+    /// Removes the agent of a resource that is gone, if the resource held one.
+    pub async fn remove_agent_of_resource(&self, cluster: ClusterId, uid: ResourceUid) -> Result<Option<Agent>> {
+        self.ask("removing the agent of a resource", async |db| {
+            let removed: Option<Row> = sqlx::query_as(concat!(
+                "DELETE FROM agents WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_uid = $2 RETURNING ",
+                columns!()
+            ))
+            .bind(cluster.as_uuid())
+            .bind(uid.as_uuid())
+            .fetch_optional(db)
+            .await?;
+            removed.map(Row::agent).transpose()
+        })
+        .await
+    }
+}
+
+async fn find(db: &mut PgConnection, did: &Did) -> Result<Option<Agent>, sqlx::Error> {
+    let row: Option<Row> = sqlx::query_as(concat!("SELECT ", columns!(), " FROM agents WHERE did = $1"))
+        .bind(did.as_str())
+        .fetch_optional(db)
+        .await?;
+    row.map(Row::agent).transpose()
+}
+
+async fn holder(db: &mut PgConnection, did: &Did) -> Result<Holder, sqlx::Error> {
+    Ok(find(db, did).await?.ok_or_else(vanished)?.holder)
+}
+
+async fn done_or_why_not(db: &mut PgConnection, did: &Did, row: Option<Row>) -> Result<Changed, sqlx::Error> {
+    if let Some(row) = row {
+        return Ok(Changed::Done(Box::new(row.agent()?)));
+    }
+    match find(db, did).await?.map(|agent| agent.holder) {
+        Some(Holder::Resource(identity)) => Ok(Changed::Managed(identity)),
+        Some(Holder::CommandLine) | None => Ok(Changed::Unknown),
+    }
+}
+
+/// Quotas beyond what the column holds limit nothing that could ever be reached.
+fn column(limit: Option<u32>) -> Option<i32> {
+    limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX))
+}
+
+/// The conflicting row was removed between two statements: the caller tries again, as after any database error.
+fn vanished() -> sqlx::Error {
+    unreadable("the agent was removed while it was being enrolled")
+}

@@ -1,0 +1,147 @@
+//! Table `events`: what happened in a session, from 1 on and without gaps.
+
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, FromRow, PgConnection};
+use uuid::Uuid;
+
+use super::{Result, Store, sessions};
+use crate::domain::{
+    access::Did,
+    ids::EventId,
+    payload::Payload,
+    session::{SessionKey, autonomy::EventType},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct Event {
+    #[sqlx(try_from = "Uuid")]
+    pub id: EventId,
+    pub seq: i64,
+    #[sqlx(rename = "type", try_from = "String")]
+    pub event_type: EventType,
+    #[sqlx(try_from = "String")]
+    pub payload: Payload,
+    pub created_at: DateTime<Utc>,
+}
+
+/// What is to be appended.
+#[derive(Debug)]
+pub struct Happening<'a> {
+    /// The client's own id, by which it may ask again without happening twice. `None`: we choose one.
+    pub id: Option<EventId>,
+    pub event_type: EventType,
+    pub payload: &'a Payload,
+}
+
+/// What became of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Appended {
+    New(Event),
+    /// The session has it already.
+    Known(Event),
+    /// The session has another one under this id.
+    Conflict,
+    /// The session is somebody else's.
+    NotOwned,
+}
+
+macro_rules! columns {
+    () => {
+        "id, seq, type, payload::text AS payload, created_at"
+    };
+}
+
+impl Store {
+    /// Appends an event to the owner's session; the first one makes the session. What an event causes belongs into this
+    /// transaction, behind `append`.
+    pub async fn append_event_if_owned(
+        &self,
+        owner: &Did,
+        key: &SessionKey,
+        happening: &Happening<'_>,
+    ) -> Result<Appended> {
+        self.ask("appending an event", async |db| {
+            let mut transaction = db.begin().await?;
+            let Some(last_seq) = sessions::lock_or_make_if_owned(&mut transaction, owner, key).await? else {
+                return Ok(Appended::NotOwned);
+            };
+            if let Some(id) = happening.id
+                && let Some(known) = find(&mut transaction, key, id).await?
+            {
+                return Ok(same_or_conflict(known, happening));
+            }
+            let event = append(&mut transaction, key, last_seq + 1, happening).await?;
+            transaction.commit().await?;
+            Ok(Appended::New(event))
+        })
+        .await
+    }
+
+    /// The session's events behind `after`, in order. `None`: no such session of this owner.
+    pub async fn events_after_if_owned(
+        &self,
+        owner: &Did,
+        key: &SessionKey,
+        after: i64,
+        limit: i64,
+    ) -> Result<Option<Vec<Event>>> {
+        self.ask("reading a session's events", async |db| {
+            if !sessions::is_owned(db, owner, key).await? {
+                return Ok(None);
+            }
+            let events = sqlx::query_as(concat!(
+                "SELECT ",
+                columns!(),
+                " FROM events WHERE session_key = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+            ))
+            .bind(key.as_str())
+            .bind(after)
+            .bind(limit)
+            .fetch_all(db)
+            .await?;
+            Ok(Some(events))
+        })
+        .await
+    }
+}
+
+/// The caller holds the session's lock, and `seq` follows its last one.
+async fn append(
+    db: &mut PgConnection,
+    key: &SessionKey,
+    seq: i64,
+    happening: &Happening<'_>,
+) -> Result<Event, sqlx::Error> {
+    sqlx::query("UPDATE sessions SET last_seq = $2 WHERE session_key = $1")
+        .bind(key.as_str())
+        .bind(seq)
+        .execute(&mut *db)
+        .await?;
+    // Not now(), which is when the transaction began: it may have waited for the lock, and later events would look older.
+    sqlx::query_as(concat!(
+        "INSERT INTO events (session_key, seq, id, type, payload, created_at)
+         VALUES ($1, $2, coalesce($3, gen_random_uuid()), $4, $5::json, clock_timestamp()) RETURNING ",
+        columns!()
+    ))
+    .bind(key.as_str())
+    .bind(seq)
+    .bind(happening.id.map(EventId::as_uuid))
+    .bind(happening.event_type.as_str())
+    .bind(happening.payload.as_str())
+    .fetch_one(db)
+    .await
+}
+
+async fn find(db: &mut PgConnection, key: &SessionKey, id: EventId) -> Result<Option<Event>, sqlx::Error> {
+    sqlx::query_as(concat!("SELECT ", columns!(), " FROM events WHERE session_key = $1 AND id = $2"))
+        .bind(key.as_str())
+        .bind(id.as_uuid())
+        .fetch_optional(db)
+        .await
+}
+
+/// A client that repeats itself may spell the payload otherwise.
+fn same_or_conflict(known: Event, happening: &Happening<'_>) -> Appended {
+    let same = known.event_type == happening.event_type && known.payload.canonical() == happening.payload.canonical();
+    if same { Appended::Known(known) } else { Appended::Conflict }
+}

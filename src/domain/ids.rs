@@ -59,6 +59,10 @@ id! {
     ClaimToken
 }
 id! {
+    /// One effect that an agent asked for.
+    EffectId
+}
+id! {
     /// One start of one process.
     WorkerId
 }

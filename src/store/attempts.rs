@@ -1,10 +1,102 @@
 //! Table `attempts`: what became of every try, and of every slot that had none. Tries are written by the settle
 //! ([`super::claims`]), in the statement that moves their alarm.
 
-use sqlx::PgConnection;
+use chrono::{DateTime, Utc};
+use sqlx::{FromRow, PgConnection};
+use uuid::Uuid;
 
-use super::alarms::Alarm;
-use crate::domain::{ids::DeliveryId, occurrence::Passed, schedule::Run};
+use super::{Result, Store, alarms::Alarm};
+use crate::domain::{
+    access::Did,
+    cursor::Cursor,
+    ids::{AlarmId, DeliveryId},
+    occurrence::{Outcome, Passed},
+    schedule::Run,
+};
+
+/// One row of an alarm's history: a try, or a run of slots that had none.
+#[derive(Clone, Debug, PartialEq, FromRow)]
+pub struct Entry {
+    delivery_id: Option<Uuid>,
+    /// Of a run, its last slot.
+    pub scheduled_for: DateTime<Utc>,
+    /// 0 for a run.
+    pub attempt: i32,
+    pub started_at: DateTime<Utc>,
+    pub duration_ms: i64,
+    #[sqlx(try_from = "String")]
+    pub outcome: Outcome,
+    pub http_status: Option<i32>,
+    pub error: String,
+    pub worker: Option<Uuid>,
+    first_at: Option<DateTime<Utc>>,
+    last_at: Option<DateTime<Utc>>,
+    slots: Option<i64>,
+    pub reason: Option<String>,
+}
+
+impl Entry {
+    /// What a receiver dedupes on. None where the database itself wrote the row.
+    pub fn delivery_id(&self) -> Option<DeliveryId> {
+        self.delivery_id.map(DeliveryId::from_uuid)
+    }
+
+    /// The slots of a run; `None` for a try.
+    pub fn run(&self) -> Option<Run> {
+        // The schema has all or none of them, and at least one slot.
+        let slots = u64::try_from(self.slots?).ok()?;
+        Some(Run { first: self.first_at?, last: self.last_at?, slots })
+    }
+}
+
+#[derive(Debug)]
+pub struct Page {
+    pub entries: Vec<Entry>,
+    /// Where the next one begins; `None` on the last.
+    pub next: Option<Cursor>,
+}
+
+impl Store {
+    /// The history of an alarm, newest first; `None`: no such alarm of this owner.
+    pub async fn attempts_if_owned(
+        &self,
+        owner: &Did,
+        id: AlarmId,
+        after: Option<Cursor>,
+        limit: i64,
+    ) -> Result<Option<Page>> {
+        self.ask("reading an alarm's attempts", async |db| {
+            let owned = sqlx::query("SELECT FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'")
+                .bind(id.as_uuid())
+                .bind(owner.as_str())
+                .fetch_optional(&mut *db)
+                .await?;
+            if owned.is_none() {
+                return Ok(None);
+            }
+            // No two rows of one alarm begin at the same instant: a claim's run begins with the claim, its try behind it.
+            let mut entries: Vec<Entry> = sqlx::query_as(
+                "SELECT delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, http_status, error, worker,
+                        first_at, last_at, slots, reason
+                 FROM attempts WHERE alarm_id = $1 AND owner_did = $2 AND ($3::timestamptz IS NULL OR started_at < $3)
+                 ORDER BY started_at DESC LIMIT $4",
+            )
+            .bind(id.as_uuid())
+            .bind(owner.as_str())
+            .bind(after.map(|cursor| cursor.at))
+            .bind(limit.saturating_add(1))
+            .fetch_all(db)
+            .await?;
+            let most = usize::try_from(limit).unwrap_or(0);
+            let more = entries.len() > most;
+            entries.truncate(most);
+            let last = entries.last().filter(|_| more);
+            let next = last.map(|entry| Cursor { at: entry.started_at, id: id.as_uuid() });
+            Ok(Some(Page { entries, next }))
+        })
+        .await
+    }
+}
 
 /// Writes down that slots passed without a try, in the transaction that lets them pass. Under the epoch the alarm has now.
 pub(super) async fn record_passed(db: &mut PgConnection, alarm: &Alarm, passed: &Passed) -> Result<(), sqlx::Error> {

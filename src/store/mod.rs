@@ -9,7 +9,7 @@
 //! | [`alarms`], [`claims`], [`resources`] | `alarms`: owners, dispatchers, the controller |
 //! | [`attempts`], [`partitions`] | `attempts`: what became of every try; its daily partitions |
 //! | [`service_calls`] | `service_calls`, and of `alarms` the timers of such calls |
-//! | [`sessions`], [`events`] | sessions and what happened in them |
+//! | [`sessions`], [`events`], [`checkpoints`], [`effects`] | sessions, what happened in them, what their agents made of it |
 //! | [`agents`], [`nonces`] | who is enrolled; who is signing in |
 //! | [`dispatchers`], [`clusters`], [`settings`] | who is at work, and what all agree on |
 //! | `schema` | which version the schema has, and which binaries it puts up with |
@@ -17,9 +17,11 @@
 pub mod agents;
 pub mod alarms;
 pub mod attempts;
+pub mod checkpoints;
 pub mod claims;
 pub mod clusters;
 pub mod dispatchers;
+pub mod effects;
 pub mod events;
 mod interval;
 pub mod nonces;

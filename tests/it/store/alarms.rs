@@ -6,8 +6,9 @@ use chrono::TimeDelta;
 use chronos::{
     domain::{
         alarm::{Change, Changes, Draft, Kind, Status, lifecycle::NotRearmed},
-        ids::AlarmId,
+        ids::{AlarmId, DeliveryId},
         labels::Selector,
+        occurrence::Outcome,
     },
     store::{
         Store,
@@ -18,7 +19,7 @@ use futures::future::join_all;
 
 use super::{
     NO_LENIENCY, ann, bob, claim, create, create_with_key, draft, every_minute, execute, history, in_an_hour, labels,
-    read,
+    read, warm_store,
 };
 use crate::support::Database;
 
@@ -71,7 +72,7 @@ async fn an_alarm_comes_back_as_it_was_defined() {
 
 #[tokio::test]
 async fn of_many_that_use_one_key_at_once_one_creates_and_the_others_find_it() {
-    let store = Database::fresh().await.store().await;
+    let store = warm_store(&Database::fresh().await).await;
     let (owner, other) = (ann(), bob());
     let created = join_all((0..16).map(|_| create_with_key(&store, &owner, in_an_hour(), "key"))).await;
     let (mut new, mut ids) = (0, BTreeSet::new());
@@ -287,7 +288,7 @@ async fn what_cannot_be_patched_is_told_and_left_alone() {
 #[tokio::test]
 async fn of_many_who_patch_one_revision_at_once_one_succeeds() {
     let database = Database::fresh().await;
-    let store = database.store().await;
+    let store = warm_store(&database).await;
     let (owner, alarm) = (ann(), create(&store, &ann(), in_an_hour()).await);
     let changes: Vec<_> =
         (0..8).map(|n| Changes { label: Change::Set(format!("by {n}")), ..Changes::default() }).collect();
@@ -411,7 +412,7 @@ async fn a_row_that_cannot_be_read_is_told_and_can_still_be_paused_and_cancelled
 #[tokio::test]
 async fn whoever_cancels_and_whoever_claims_at_once_agree_on_who_was_first() {
     let database = Database::fresh().await;
-    let store = database.store().await;
+    let store = warm_store(&database).await;
     let owner = ann();
     let mut ids = Vec::new();
     for _ in 0..40 {
@@ -428,4 +429,57 @@ async fn whoever_cancels_and_whoever_claims_at_once_agree_on_who_was_first() {
         assert_eq!(alarm.status, Status::Cancelled);
         assert_eq!(in_flight, claimed.contains(id), "in flight is said exactly of those that were claimed first");
     }
+}
+
+#[tokio::test]
+async fn an_alarms_history_is_its_owners_and_comes_in_pages() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
+    store.pause_if_owned(&owner, alarm.id).await.unwrap();
+    let mut db = database.connect().await;
+    let pass = "UPDATE alarms SET scheduled_for = scheduled_for - interval '1 h', next_fire_at = next_fire_at - interval '1 h'";
+    execute(&mut db, pass).await;
+    store.resume_if_owned(&owner, alarm.id).await.unwrap();
+    execute(
+        &mut db,
+        &format!(
+            "INSERT INTO attempts (alarm_id, owner_did, claim_token, delivery_id, scheduled_for, attempt, started_at, outcome, http_status)
+             SELECT '{}', '{owner}', gen_random_uuid(), gen_random_uuid(), now(), 1, now() + n * interval '1 day', 'delivered', 200
+             FROM generate_series(1, 4) AS n",
+            alarm.id
+        ),
+    )
+    .await;
+    let page = async |cursor, limit| store.attempts_if_owned(&owner, alarm.id, cursor, limit).await.unwrap().unwrap();
+    let first = page(None, 3).await;
+    let rest = page(first.next, 3).await;
+    assert_eq!((first.entries.len(), rest.entries.len(), rest.next), (3, 2, None));
+    let all: Vec<_> = first.entries.iter().chain(&rest.entries).collect();
+    assert!(all.windows(2).all(|pair| pair[0].started_at > pair[1].started_at), "newest first: {all:?}");
+    assert_eq!((all[0].outcome, all[0].run(), all[0].http_status), (Outcome::Delivered, None, Some(200)));
+    let run = all[4].run().expect("the first to be written was the run");
+    assert_eq!((run.slots, all[4].attempt, all[4].reason.as_deref()), (60, 0, Some("paused")));
+    assert_eq!(all[4].delivery_id(), Some(DeliveryId::of(alarm.id, alarm.schedule_epoch, run.last)));
+    assert!(store.attempts_if_owned(&bob(), alarm.id, None, 3).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn timers_are_not_among_an_owners_alarms() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, alarm) = (ann(), create(&store, &ann(), in_an_hour()).await);
+    execute(
+        &mut database.connect().await,
+        &format!(
+            "INSERT INTO service_calls (tenant_id, service_call_id) VALUES ('{owner}', 'call');
+             UPDATE alarms SET subject = 'service_call', service_call_id = 'call', registered_at = now()"
+        ),
+    )
+    .await;
+    assert!(store.get_if_owned(&owner, alarm.id).await.unwrap().is_none());
+    assert!(store.list_owned(&owner, &Filter::default(), None, 10).await.unwrap().alarms.is_empty());
+    assert!(matches!(store.cancel_if_owned(&owner, alarm.id).await.unwrap(), Cancelled::Unknown));
+    assert!(matches!(store.pause_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unknown));
+    assert!(store.attempts_if_owned(&owner, alarm.id, None, 3).await.unwrap().is_none());
 }

@@ -5,7 +5,11 @@ use chronos::{
         access::Did,
         ids::EventId,
         payload::Payload,
-        session::{SessionKey, autonomy::EventType},
+        session::{
+            SessionKey,
+            autonomy::EventType,
+            effect::{EffectStatus, EffectType},
+        },
     },
     store::{
         Store,
@@ -283,4 +287,36 @@ async fn a_sessions_timers_are_found_by_their_indexes() {
     assert!(plan.contains("idx_timers_fire_at"), "{plan}");
     let plan = plan_of(&mut db, cascade, &["ann:agent:7"]).await;
     assert!(plan.contains("alarms_session_timer_idx"), "{plan}");
+}
+
+#[tokio::test]
+async fn checkpoints_and_effects_are_read_by_the_sessions_owner_alone() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, key) = (did_of("ann"), key("ann:agent:thread"));
+    append(&store, &owner, &key, None, "{}").await;
+    execute(
+        &mut database.connect().await,
+        "INSERT INTO checkpoints (session_key, checkpoint_id, event_seq, request_hash, replaced_timers)
+         VALUES ('ann:agent:thread', 'c1', 1, sha256('x'), '{t}');
+         INSERT INTO effects (session_key, checkpoint_id, event_seq, position, type, payload, dedupe_key, status)
+         SELECT 'ann:agent:thread', 'c1', 1, n, 'send_message', '{\"content\": \"hi\"}', encode(sha256(n::text::bytea), 'hex'),
+                CASE n WHEN 0 THEN 'completed' ELSE 'pending' END
+         FROM generate_series(0, 2) AS n",
+    )
+    .await;
+
+    let checkpoint = store.find_checkpoint_if_owned(&owner, &key, "c1").await.unwrap().unwrap();
+    assert_eq!((checkpoint.event_seq, checkpoint.replaced_timers), (1, vec!["t".to_owned()]));
+    assert_eq!(store.find_checkpoint_if_owned(&owner, &key, "c2").await.unwrap(), None);
+    let effects = async |status| store.effects_if_owned(&owner, &key, status, 10).await.unwrap().unwrap();
+    let all = effects(None).await;
+    assert_eq!(all.len(), 3);
+    assert_eq!((all[0].status, all[0].effect_type), (EffectStatus::Completed, EffectType::SendMessage));
+    assert_eq!(all[0].payload.as_str(), r#"{"content": "hi"}"#);
+    assert_eq!(effects(Some(EffectStatus::Pending)).await, all[1..]);
+
+    let stranger = did_of("ann");
+    assert_eq!(store.find_checkpoint_if_owned(&stranger, &key, "c1").await.unwrap(), None);
+    assert_eq!(store.effects_if_owned(&stranger, &key, None, 10).await.unwrap(), None);
 }

@@ -40,6 +40,10 @@ test: setup ## Run all tests: unit, integration, documentation
 	export KUBEBUILDER_ASSETS
 	$(CARGO) test --locked --no-fail-fast
 
+.PHONY: bench
+bench: packages ## Run the benchmarks: tables of ours beside others, in an optimised build
+	@$(CARGO) bench --locked --benches
+
 .PHONY: lint
 lint: packages ## Check format, clippy and shell scripts
 	@$(CARGO) fmt --check

@@ -66,12 +66,12 @@ impl Store {
         limit: i64,
     ) -> Result<Option<Page>> {
         self.ask("reading an alarm's attempts", async |db| {
-            let owned = sqlx::query("SELECT FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'")
+            let alarm = sqlx::query("SELECT FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'")
                 .bind(id.as_uuid())
                 .bind(owner.as_str())
                 .fetch_optional(&mut *db)
                 .await?;
-            if owned.is_none() {
+            if alarm.is_none() {
                 return Ok(None);
             }
             // No two rows of one alarm begin at the same instant: a claim's run begins with the claim, its try behind it.

@@ -44,9 +44,16 @@ test: setup ## Run all tests: unit, integration, documentation
 bench: packages ## Run the benchmarks: tables of ours beside others, in an optimised build
 	@$(CARGO) bench --locked --benches
 
+# Not part of `test`: a search has no end. `test` replays what it found (fuzz/corpus).
+.PHONY: fuzz
+fuzz: ## Try every parser on made-up input, 20 s each (TARGET=cron SECONDS_EACH=60)
+	@testbed/setup.sh test fuzz
+	SECONDS_EACH="$(SECONDS_EACH)" TARGET="$(TARGET)" INPUT="$(INPUT)" testbed/fuzz.sh
+
 .PHONY: lint
 lint: packages ## Check format, clippy and shell scripts
 	@$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	find . -path ./target -prune -o -path ./.git -prune -o -name '*.sh' -print0 |
 	  xargs -0 shellcheck --external-sources --source-path=SCRIPTDIR --source-path=. .ci/run
@@ -54,15 +61,18 @@ lint: packages ## Check format, clippy and shell scripts
 .PHONY: fmt
 fmt: packages ## Format the Rust code
 	@$(CARGO) fmt
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 .PHONY: generate
-generate: packages ## Write what is generated: crds/
+generate: packages ## Write what is generated: crds/, fuzz/Cargo.lock
 	@tmp=$$(mktemp -d)
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
 	mkdir -p crds
 	rm -f crds/*.yaml
 	cp "$$tmp"/*.yaml crds/
+	cp Cargo.lock fuzz/Cargo.lock
+	$(CARGO) update --quiet --workspace --manifest-path fuzz/Cargo.toml
 
 # --locked makes the first cargo fail when Cargo.lock is not what Cargo.toml asks for.
 .PHONY: verify
@@ -79,6 +89,7 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
 	diff -ru crds "$$tmp" || { echo "verify: crds/ is stale: run make generate" >&2; exit 1; }
+	$(CARGO) tree --locked --manifest-path fuzz/Cargo.toml >/dev/null || { echo "verify: fuzz/Cargo.lock is stale: run make generate" >&2; exit 1; }
 
 .PHONY: clean-cache
 clean-cache: ## Remove what setup and cargo built outside the checkout

@@ -2,6 +2,7 @@
 # testbed/setup.sh GROUP...   installs the Debian packages that are missing and checks the Rust toolchain
 #   test      what `make test`, `make lint` and `make demo` need
 #   cluster   what testbed/cluster.sh needs besides
+#   fuzz      what `make fuzz` needs besides
 # When nothing is missing it changes nothing and needs neither root nor the network.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -15,7 +16,8 @@ packages() { # GROUP: its Debian packages
       python3 python3-venv shellcheck util-linux ;;
     # iptables: the CNI plugin that masquerades the pods' addresses calls it.
     cluster) echo containerd containernetworking-plugins iptables nftables runc umoci ;;
-    *) die "no group '$1': there are test and cluster" ;;
+    fuzz) echo g++ ;;                                      # libFuzzer is C++
+    *) die "no group '$1': there are test, cluster and fuzz" ;;
   esac
 }
 

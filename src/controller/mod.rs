@@ -11,7 +11,7 @@ mod apply;
 mod backoff;
 mod feed;
 mod status;
-mod validate;
+pub mod validate;
 
 use std::{
     sync::Arc,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     domain::{
-        alarm::{Defaults, Draft, Kind, Plan, Slot, Status, Timing},
+        alarm::{Defaults, Definition, Draft, Kind, Plan, Slot, Status, Timing},
         ids::AlarmId,
         invalid::{Invalid, check_correlation_id, check_key},
         rfc3339,
@@ -44,9 +44,9 @@ pub struct CreateBody {
     conversation_id: Option<String>,
     wake_message: Option<String>,
     payload: Option<Box<RawValue>>,
-    idempotency_key: Option<String>,
+    pub idempotency_key: Option<String>,
     max_failures: Option<i64>,
-    correlation_id: Option<String>,
+    pub correlation_id: Option<String>,
 }
 
 pub async fn create(
@@ -60,16 +60,8 @@ pub async fn create(
     let correlation_id = body.correlation_id.clone().filter(|id| !id.is_empty());
     let correlation_id = correlation_id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let kind = body.kind.clone();
-    let mut invalid = Vec::new();
-    check_key(&mut invalid, "idempotency_key", &key);
-    check_correlation_id(&mut invalid, &correlation_id);
-    let draft = draft(body, &mut invalid);
-    let defined = draft.define(Defaults { born_at: now, delays_from: now, max_failures: facade.max_failures });
-    let definition = match defined {
-        Err(more) => return Err([invalid, more].concat().into()),
-        Ok(_) if !invalid.is_empty() => return Err(invalid.into()),
-        Ok(definition) => definition,
-    };
+    let defaults = Defaults { born_at: now, delays_from: now, max_failures: facade.max_failures };
+    let definition = define(body, &key, &correlation_id, defaults)?;
     // In the order of their making, which is how the table's indexes like them.
     let id = AlarmId::from_uuid(Uuid::now_v7());
     let first = match first_slot(&definition.timing, id, now) {
@@ -258,6 +250,18 @@ fn next_fire_at(alarm: &Alarm) -> Option<String> {
     (alarm.status == Status::Active).then(|| rfc3339(alarm.next_fire_at))
 }
 
+/// The body as an alarm, or everything that is wrong with it at once. Pure.
+pub fn define(body: CreateBody, key: &str, correlation_id: &str, defaults: Defaults) -> Result<Definition, Problem> {
+    let mut invalid = Vec::new();
+    check_key(&mut invalid, "idempotency_key", key);
+    check_correlation_id(&mut invalid, correlation_id);
+    match draft(body, &mut invalid).define(defaults) {
+        Err(more) => Err([invalid, more].concat().into()),
+        Ok(_) if !invalid.is_empty() => Err(invalid.into()),
+        Ok(definition) => Ok(definition),
+    }
+}
+
 /// The body as a draft.
 fn draft(body: CreateBody, invalid: &mut Vec<Invalid>) -> Draft {
     let kind = match body.kind.as_str() {
@@ -304,7 +308,7 @@ fn first_slot(timing: &Timing, id: AlarmId, now: DateTime<Utc>) -> Result<Slot, 
 }
 
 /// The header counts as the field.
-fn idempotency_key(headers: &HeaderMap, field: Option<&str>) -> Result<String, Problem> {
+pub fn idempotency_key(headers: &HeaderMap, field: Option<&str>) -> Result<String, Problem> {
     let field = field.filter(|key| !key.is_empty());
     let header = match headers.get(KEY_HEADER) {
         None => None,
@@ -325,7 +329,7 @@ fn idempotency_key(headers: &HeaderMap, field: Option<&str>) -> Result<String, P
     }
 }
 
-fn page_size(query: &str) -> Result<i64, Problem> {
+pub fn page_size(query: &str) -> Result<i64, Problem> {
     let mut size = DEFAULT_PAGE;
     for (name, text) in url::form_urlencoded::parse(query.as_bytes()) {
         size = match (name.as_ref(), text.parse::<i64>()) {

@@ -8,6 +8,7 @@ mod auth;
 mod envelope;
 mod health;
 mod problem;
+pub mod read;
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use tower_http::{
 };
 
 use crate::{clock::Clock, config, store::Store};
-use problem::Problem;
+pub use problem::Problem;
 
 /// What handlers work with.
 #[derive(Clone)]

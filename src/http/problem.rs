@@ -11,6 +11,9 @@ use tracing::error;
 
 use crate::{domain::invalid::Invalid, store};
 
+/// In characters: a sentence about every field of a request fits.
+const LONGEST: usize = 4000;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     status: StatusCode,
@@ -26,11 +29,20 @@ impl Problem {
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message.into())
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", printable(&message.into()))
     }
 
     pub fn invalid_field(field: &str, message: impl Into<String>) -> Self {
-        Self { field: Some(field.to_owned()), ..Self::invalid(message) }
+        Self { field: Some(printable(field)), ..Self::invalid(message) }
+    }
+
+    /// What is wrong and what would be right, for people.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub fn field(&self) -> Option<&str> {
+        self.field.as_deref()
     }
 
     /// One text, whichever part was wrong: an answer that tells them apart helps to guess.
@@ -78,6 +90,20 @@ impl Problem {
     }
 }
 
+/// What quotes the caller stays one line of bearable length: serde repeats an unknown field's name as it came, line breaks
+/// and all 200 KB of it.
+fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for (count, character) in text.chars().enumerate() {
+        if count == LONGEST {
+            shown.push('…');
+            break;
+        }
+        if character.is_control() { shown.extend(character.escape_default()) } else { shown.push(character) }
+    }
+    shown
+}
+
 impl From<Vec<Invalid>> for Problem {
     fn from(invalid: Vec<Invalid>) -> Self {
         let sentences: Vec<String> = invalid.iter().map(ToString::to_string).collect();
@@ -100,5 +126,20 @@ impl IntoResponse for Problem {
             error["field"] = json!(field);
         }
         (self.status, Json(json!({ "ok": false, "error": error }))).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_quotes_the_caller_stays_one_line_of_bearable_length() {
+        let problem = Problem::invalid_field("a\nb", "unknown field `a\n\u{1b}[2Jb`, é expected");
+        assert_eq!(problem.field(), Some("a\\nb"));
+        assert_eq!(problem.message(), "unknown field `a\\n\\u{1b}[2Jb`, é expected");
+        let long = Problem::invalid("é".repeat(200_000));
+        assert_eq!(long.message().chars().count(), LONGEST + 1);
+        assert!(long.message().ends_with("é…"));
     }
 }

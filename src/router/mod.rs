@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use reqwest::{
     Client,
-    header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue},
+    header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderName, HeaderValue, RETRY_AFTER},
 };
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
@@ -68,12 +68,17 @@ impl Router {
             Ok(Err(error)) => answer::unreachable(&error),
             Ok(Ok(mut response)) => {
                 let status = response.status().as_u16();
-                let retry_after = response.headers().get(reqwest::header::RETRY_AFTER).cloned();
+                let (retry_after, date) = (header(&response, RETRY_AFTER), header(&response, DATE));
                 let text = read_start(&mut response, deadline).await;
-                answer::answer(status, retry_after.as_ref().and_then(|value| value.to_str().ok()), &text)
+                let headers = answer::Headers { retry_after: retry_after.as_deref(), date: date.as_deref() };
+                answer::answer(status, headers, &text)
             }
         }
     }
+}
+
+fn header(response: &reqwest::Response, name: HeaderName) -> Option<String> {
+    response.headers().get(name)?.to_str().ok().map(str::to_owned)
 }
 
 /// The start of a body. An answer that breaks off, or whose text does not end in time, has still been given: its status

@@ -8,5 +8,7 @@ mod controller;
 mod dev;
 mod dispatch;
 mod http;
+mod parsers;
+mod router;
 mod store;
 mod support;

@@ -282,6 +282,11 @@ fn within_calendar(invalid: &mut Vec<Invalid>, field: &'static str, instant: Dat
         invalid.push(Invalid::new(field, problem, "give an earlier one"));
         return None;
     }
+    if rounded < DateTime::UNIX_EPOCH {
+        let problem = "lies before the year 1970, where the calendar of this service begins";
+        invalid.push(Invalid::new(field, problem, "give a later one"));
+        return None;
+    }
     Some(rounded)
 }
 
@@ -406,6 +411,13 @@ mod tests {
                 ["max_failures"]
             );
         }
-        assert_eq!(fields(Draft { fire_at: Some("2101-01-01T00:00:00Z".into()), ..draft() }), ["fire_at"]);
+        for fire_at in [
+            "2101-01-01T00:00:00Z",
+            "2100-12-31T23:59:59.9999999Z",
+            "0000-01-01T00:00:00+23:59",
+            "1969-12-31T23:59:59Z",
+        ] {
+            assert_eq!(fields(Draft { fire_at: Some(fire_at.into()), ..draft() }), ["fire_at"], "{fire_at}");
+        }
     }
 }

@@ -45,7 +45,11 @@ pub(super) fn recurrence(rule: &Rule, expression: &str, zone: &Zone, window: &Wi
     let mut phrases = match rule {
         Rule::Calendar { calendar, .. } => {
             let words = calendar_words(calendar);
-            let words = words.unwrap_or_else(|| format!("by the cron expression {expression}"));
+            let words = words.unwrap_or_else(|| {
+                // On one line, however it was written.
+                let fields: Vec<&str> = expression.split_ascii_whitespace().collect();
+                format!("by the cron expression {}", fields.join(" "))
+            });
             vec![words, zone.name().to_owned()]
         }
         // Counts real time, so its zone says nothing.

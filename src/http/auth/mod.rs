@@ -23,7 +23,7 @@ use crate::{
     domain::access::{Did, Keyring},
 };
 
-pub use sign_in::{challenge, verify};
+pub use sign_in::{ChallengeBody, Proof, VerifyBody, challenge, verify};
 
 const AGENT_HEADER: &str = "x-chronos-agent";
 

@@ -37,12 +37,21 @@ pub struct VerifyBody {
     signature: String,
 }
 
+/// What a caller says to prove who it is: well-formed, not yet believed.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    pub did: Did,
+    pub nonce: String,
+    public_key: [u8; 32],
+    signature: [u8; 64],
+}
+
 /// The answer is alike for known and unknown DIDs: it tells nobody who is enrolled.
 pub async fn challenge(
     State(facade): State<Facade>,
     Body(body): Body<ChallengeBody>,
 ) -> Result<impl IntoResponse, Problem> {
-    let did = parse_did(&body.did)?;
+    let did = body.did()?;
     let nonce = URL_SAFE_NO_PAD.encode(rand::random::<[u8; NONCE_BYTES]>());
     facade.store.open_challenge(&did, &nonce, CHALLENGE_LIFETIME, MOST_OPEN).await?;
     let message = challenge_text(&did, &nonce);
@@ -51,28 +60,47 @@ pub async fn challenge(
 
 pub async fn verify(State(facade): State<Facade>, Body(body): Body<VerifyBody>) -> Result<impl IntoResponse, Problem> {
     // What is malformed is told before the nonce is consumed: the caller can mend it and try again.
-    let did = parse_did(&body.did)?;
-    let public_key: [u8; 32] = parse_hex("public_key", &body.public_key)?;
-    let signature: [u8; 64] = parse_hex("signature", &body.signature)?;
+    let proof = body.proof()?;
     // Everything after this line is one answer, 401, and the nonce is gone whatever it is.
-    let open = is_nonce(&body.nonce) && facade.store.consume_challenge(&did, &body.nonce).await?;
-    if !(open && proves(&did, &body.nonce, &public_key, &signature)) {
+    let open = is_nonce(&proof.nonce) && facade.store.consume_challenge(&proof.did, &proof.nonce).await?;
+    if !(open && proof.holds()) {
         return Err(Problem::unauthorized());
     }
+    let did = proof.did;
     let token = facade.auth.keyring.sign(&did, facade.clock.now());
     Ok(Data(json!({ "token": token, "owner_user_id": did.user_id(), "expires_in": TOKEN_LIFETIME.num_seconds() })))
+}
+
+impl ChallengeBody {
+    pub fn did(&self) -> Result<Did, Problem> {
+        parse_did(&self.did)
+    }
+}
+
+impl VerifyBody {
+    pub fn proof(self) -> Result<Proof, Problem> {
+        Ok(Proof {
+            did: parse_did(&self.did)?,
+            public_key: parse_hex("public_key", &self.public_key)?,
+            signature: parse_hex("signature", &self.signature)?,
+            nonce: self.nonce,
+        })
+    }
+}
+
+impl Proof {
+    /// Strict: weak keys and non-canonical signatures, which let one signature pass for several texts, do not count.
+    pub fn holds(&self) -> bool {
+        let Ok(key) = VerifyingKey::from_bytes(&self.public_key) else { return false };
+        let text = challenge_text(&self.did, &self.nonce);
+        let signed = key.verify_strict(text.as_bytes(), &Signature::from_bytes(&self.signature));
+        self.did.names_key(&self.public_key) && signed.is_ok()
+    }
 }
 
 /// Whether it can be one of ours; anything else is not worth a look into the database.
 fn is_nonce(text: &str) -> bool {
     URL_SAFE_NO_PAD.decode(text).is_ok_and(|bytes| bytes.len() == NONCE_BYTES)
-}
-
-/// Strict: weak keys and non-canonical signatures, which let one signature pass for several texts, do not count.
-fn proves(did: &Did, nonce: &str, public_key: &[u8; 32], signature: &[u8; 64]) -> bool {
-    let Ok(key) = VerifyingKey::from_bytes(public_key) else { return false };
-    let signed = key.verify_strict(challenge_text(did, nonce).as_bytes(), &Signature::from_bytes(signature));
-    did.names_key(public_key) && signed.is_ok()
 }
 
 fn parse_did(text: &str) -> Result<Did, Problem> {

@@ -28,10 +28,8 @@ fn patch(changes: &Changes) -> Patch<'_> {
 }
 
 fn done<R: std::fmt::Debug>(edited: Edited<R>) -> Alarm {
-    match edited {
-        Edited::Done(alarm) => *alarm,
-        other => panic!("not done: {other:?}"),
-    }
+    let Edited::Done(alarm) = edited else { panic!("not done: {edited:?}") };
+    *alarm
 }
 
 async fn listed(store: &Store, filter: &Filter) -> BTreeSet<String> {
@@ -264,10 +262,9 @@ async fn what_cannot_be_patched_is_told_and_left_alone() {
     let alarm = create(&store, &owner, in_an_hour()).await;
     let refusal = async |changes: &Changes, revision| {
         let patch = Patch { revision, ..patch(changes) };
-        match store.patch_if_owned(&owner, alarm.id, &patch).await.unwrap() {
-            Edited::Refused(why) => why,
-            other => panic!("not refused: {other:?}"),
-        }
+        let answer = store.patch_if_owned(&owner, alarm.id, &patch).await.unwrap();
+        let Edited::Refused(why) = answer else { panic!("not refused: {answer:?}") };
+        why
     };
     let label = Changes { label: Change::Set("x".into()), ..Changes::default() };
     assert_eq!(refusal(&label, Some(7)).await, NotPatched::Stale { revision: 1 });

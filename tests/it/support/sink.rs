@@ -36,6 +36,11 @@ pub enum Reply {
     Status(u16),
     /// A status with a `Retry-After` in seconds.
     RetryAfter(u16, u64),
+    /// A 503 with a `Retry-After` and a `Date` as they are.
+    RetryAt {
+        retry_after: &'static str,
+        date: &'static str,
+    },
     /// A success whose body begins and never ends.
     Unfinished,
     /// No answer until [`Sink::release`].
@@ -111,6 +116,9 @@ async fn take(State(inner): State<Arc<Inner>>, headers: HeaderMap, bytes: Bytes)
         Reply::Status(code) => (status(code), "said the sink").into_response(),
         Reply::RetryAfter(code, seconds) => {
             (status(code), [("retry-after", seconds.to_string())], "said the sink").into_response()
+        }
+        Reply::RetryAt { retry_after, date } => {
+            (status(503), [("retry-after", retry_after), ("date", date)], "said the sink").into_response()
         }
         Reply::Unfinished => {
             let endless = stream::once(async { Ok::<_, Infallible>("taken, and") }).chain(stream::pending());

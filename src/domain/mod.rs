@@ -28,6 +28,7 @@ pub mod payload;
 pub mod schedule;
 pub mod session;
 pub mod wake;
+mod words;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 

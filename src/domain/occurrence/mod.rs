@@ -25,8 +25,9 @@ pub use judge::{Verdict, judge, missed_error};
 pub use next::{Next, Settled, next};
 
 use super::{
-    alarm::{Status, Subject, Timing, words},
+    alarm::{Status, Subject, Timing},
     schedule::{Recurrence, Run, Schedule},
+    words::words,
 };
 
 /// What the router said to one wake.

@@ -2,38 +2,16 @@
 //! the user sets both back.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use thiserror::Error;
 
-/// What an event in a session's log is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventType {
-    UserMessage,
-    /// A timer came due. Only chronos writes one.
-    Timer,
-    ToolResult,
-}
+use crate::domain::words::words;
 
-/// A word that is no event type.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no event type; user_message, timer and tool_result are")]
-pub struct UnknownEventType(String);
-
-impl EventType {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::UserMessage => "user_message",
-            Self::Timer => "timer",
-            Self::ToolResult => "tool_result",
-        }
-    }
-}
-
-impl TryFrom<String> for EventType {
-    type Error = UnknownEventType;
-
-    fn try_from(text: String) -> Result<Self, UnknownEventType> {
-        let all = [Self::UserMessage, Self::Timer, Self::ToolResult];
-        all.into_iter().find(|event| event.as_str() == text).ok_or(UnknownEventType(text))
+words! {
+    /// What an event in a session's log is.
+    EventType(UnknownEventType, "event type (user_message, timer and tool_result are)") {
+        UserMessage = "user_message",
+        /// A timer came due. Only chronos writes one.
+        Timer = "timer",
+        ToolResult = "tool_result",
     }
 }
 

@@ -1,88 +1,41 @@
 //! Effects: what an agent wants done after an event. Each is recorded once, under a key that says when two are the same.
 
 use sha2::{Digest, Sha256};
-use thiserror::Error;
 
 use super::SessionKey;
-use crate::domain::payload::Payload;
+use crate::domain::{payload::Payload, words::words};
 
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EffectType {
-    /// To the connected client.
-    SendMessage,
-    /// Done with the checkpoint itself.
-    ScheduleTimer,
-    /// To the router, after a timer was promoted. Only chronos makes one.
-    Wake,
-}
-
-/// Where an effect stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EffectStatus {
-    Pending,
-    Executing,
-    Completed,
-    Failed,
-    Cancelled,
-    Suppressed,
-}
-
-/// A word that is neither type nor status of an effect.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{word:?} is no {what} of an effect")]
-pub struct UnknownWord {
-    what: &'static str,
-    word: String,
-}
-
-impl EffectType {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SendMessage => "send_message",
-            Self::ScheduleTimer => "schedule_timer",
-            Self::Wake => "wake",
-        }
+words! {
+    /// What is to be done.
+    EffectType(UnknownEffectType, "type of an effect") {
+        /// To the connected client.
+        SendMessage = "send_message",
+        /// Done with the checkpoint itself.
+        ScheduleTimer = "schedule_timer",
+        /// To the router, after a timer was promoted. Only chronos makes one.
+        Wake = "wake",
     }
 }
 
-impl TryFrom<String> for EffectType {
-    type Error = UnknownWord;
-
-    fn try_from(word: String) -> Result<Self, UnknownWord> {
-        let all = [Self::SendMessage, Self::ScheduleTimer, Self::Wake];
-        all.into_iter().find(|effect| effect.as_str() == word).ok_or(UnknownWord { what: "type", word })
+words! {
+    /// Where an effect stands.
+    EffectStatus(UnknownEffectStatus, "status of an effect") {
+        Pending = "pending",
+        Executing = "executing",
+        Completed = "completed",
+        Failed = "failed",
+        Cancelled = "cancelled",
+        Suppressed = "suppressed",
     }
 }
 
 impl EffectStatus {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Executing => "executing",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Suppressed => "suppressed",
-        }
-    }
-
     /// Whether anything may still become of it.
     pub const fn is_open(self) -> bool {
         match self {
             Self::Pending | Self::Executing => true,
             Self::Completed | Self::Failed | Self::Cancelled | Self::Suppressed => false,
         }
-    }
-}
-
-impl TryFrom<String> for EffectStatus {
-    type Error = UnknownWord;
-
-    fn try_from(word: String) -> Result<Self, UnknownWord> {
-        use EffectStatus::{Cancelled, Completed, Executing, Failed, Pending, Suppressed};
-        let all = [Pending, Executing, Completed, Failed, Cancelled, Suppressed];
-        all.into_iter().find(|status| status.as_str() == word).ok_or(UnknownWord { what: "status", word })
     }
 }
 

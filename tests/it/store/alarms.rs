@@ -320,12 +320,12 @@ async fn a_paused_alarm_is_not_claimed_and_a_resumed_series_skips_what_passed() 
     assert_eq!(resumed.status, Status::Active);
     assert!(resumed.next_fire_at > store.now().await.unwrap());
     // An hour's, or one more if a minute began meanwhile.
-    let passed = (resumed.scheduled_for - due).num_minutes();
-    assert!((60..=61).contains(&passed), "{passed}");
-    assert_eq!(resumed.missed_count, passed);
+    let skipped = (resumed.scheduled_for - due).num_minutes();
+    assert!((60..=61).contains(&skipped), "{skipped}");
+    assert_eq!(resumed.missed_count, skipped);
     let [(outcome, reason, first_at, last_at, slots)] = history(&database, &alarm).await.try_into().unwrap();
     assert_eq!((outcome.as_str(), reason.as_deref()), ("skipped", Some("paused")));
-    assert_eq!((first_at, slots), (Some(due), Some(passed)));
+    assert_eq!((first_at, slots), (Some(due), Some(skipped)));
     assert_eq!(last_at, Some(resumed.scheduled_for - TimeDelta::minutes(1)));
     assert!(matches!(store.resume_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unchanged(_)));
 }

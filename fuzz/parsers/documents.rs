@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use chrono::{DateTime, Timelike, Utc};
 use chronos::{
-    controller::validate::{enrols, validate},
+    controller::validate::validate,
     crd::{Agent, Alarm},
     domain::{
         access::Did,
@@ -61,7 +61,6 @@ pub fn payload(data: &[u8]) -> bool {
                     assert!(levels > payload::DEEPEST && written.matches(['[', '{']).count() >= levels);
                 }
                 payload::Error::Nul => assert!(written.contains('\0') || written.contains("\\u0000")),
-                payload::Error::LoneSurrogate(_) => assert_eq!(value, None, "{written:?} is whole"),
             }
             false
         }
@@ -159,7 +158,7 @@ fn validated(mut alarm: Alarm) -> bool {
     }))
     .expect("any text may stand as a DID in a resource");
     let alone = validate(&alarm, &[], 5);
-    assert!(alone.is_err_and(|refused| refused.reason != "InvalidSchedule"), "an alarm without its Agent is refused");
+    assert!(alone.is_err(), "an alarm without its Agent is refused");
     match validate(&alarm, &[agent], 5) {
         Ok(valid) => {
             assert!(valid.owner.as_str().eq_ignore_ascii_case(&alarm.spec.owner));
@@ -185,12 +184,15 @@ pub fn agent_resource(data: &[u8]) -> bool {
     assert_printed_and_read_again(&agent.spec);
     match agent.spec.did.parse::<Did>() {
         Ok(did) => {
-            assert!(enrols(&agent, did.as_str()) && enrols(&agent, &agent.spec.did), "an Agent enrols its own DID");
-            assert!(!enrols(&agent, "did:matrix:nobody:0000000000000000") || did.user_id() == "nobody");
+            assert!(
+                agent.spec.enrols(did.as_str()) && agent.spec.enrols(&agent.spec.did),
+                "an Agent enrols its own DID"
+            );
+            assert!(!agent.spec.enrols("did:matrix:nobody:0000000000000000") || did.user_id() == "nobody");
             true
         }
         Err(_) => {
-            assert!(!enrols(&agent, &agent.spec.did), "what is no DID enrols nobody, not even itself");
+            assert!(!agent.spec.enrols(&agent.spec.did), "what is no DID enrols nobody, not even itself");
             false
         }
     }

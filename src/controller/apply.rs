@@ -9,7 +9,7 @@ use super::{
     validate::{Refused, Valid},
 };
 use crate::{
-    crd::{Alarm, condition::reason},
+    crd::{Alarm, Mistake, condition::reason},
     domain::{alarm::Draft, ids::ResourceUid},
     store::resources::{Applied, Desired, Identity},
 };
@@ -28,9 +28,8 @@ pub async fn apply(context: &Context, alarm: &Alarm, valid: &Valid) -> Report {
     match context.store.apply_resource(&desired).await {
         Ok(Applied::Stored(stored)) => Report::Stored(stored),
         Ok(Applied::NeverFires) => {
-            let message =
-                "spec.cronExpr: no instant lies ahead, so the alarm would never fire; give an expression that does";
-            refuse(context, alarm, Refused { reason: reason::INVALID_SCHEDULE, message: message.to_owned() }).await
+            let message = Mistake::never_fires().to_string();
+            refuse(context, alarm, Refused { reason: reason::INVALID_SCHEDULE, message }).await
         }
         Err(error) => Report::Failed(error),
     }

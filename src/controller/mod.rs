@@ -144,7 +144,7 @@ async fn watch(context: &Arc<Context>, scope: Option<String>, heard: feed::Hints
         .watches(agents, watcher::Config::default(), move |agent: Agent| {
             // An Agent that comes or goes decides about every Alarm of its DID in its namespace.
             let concerned = move |alarm: &Arc<Alarm>| {
-                alarm.namespace() == agent.namespace() && validate::enrols(&agent, &alarm.spec.owner)
+                alarm.namespace() == agent.namespace() && agent.spec.enrols(&alarm.spec.owner)
             };
             known.state().into_iter().filter(concerned).map(|alarm| ObjectRef::from_obj(&*alarm)).collect::<Vec<_>>()
         })

@@ -4,12 +4,11 @@ use chrono::{DateTime, Utc};
 use kube::ResourceExt;
 
 use crate::{
-    crd::{Agent, Alarm, condition::reason},
+    crd::{Agent, Alarm, Mistake, condition::reason},
     domain::{
         access::Did,
-        alarm::{Defaults, Definition, Draft},
+        alarm::{Defaults, Definition},
         ids::ResourceUid,
-        invalid::Invalid,
     },
 };
 
@@ -32,69 +31,27 @@ pub struct Refused {
 }
 
 pub fn validate(alarm: &Alarm, agents: &[Agent], max_failures: u32) -> Result<Valid, Refused> {
-    let spec = &alarm.spec;
     let (uid, namespace, generation, created_at) = identity(alarm)?;
-    let owner: Did = spec
-        .owner
-        .parse()
-        .map_err(|error| Refused { reason: reason::INVALID_SPEC, message: format!("spec.owner {error}") })?;
-    if !agents.iter().any(|agent| enrols(agent, &spec.owner) && agent.metadata.deletion_timestamp.is_none()) {
+    let defaults = Defaults { born_at: created_at, delays_from: created_at, max_failures };
+    let (owner, definition) = alarm.spec.define(defaults).map_err(|mistakes| refusal(&mistakes))?;
+    if !agents.iter().any(|agent| agent.spec.enrols(&alarm.spec.owner) && agent.metadata.deletion_timestamp.is_none()) {
         let message = format!(
             "spec.owner: no Agent with the DID {owner} stands in namespace {namespace}; ask an administrator to create one"
         );
         return Err(Refused { reason: reason::OWNER_NOT_ALLOWED, message });
     }
-    let defaults = Defaults { born_at: created_at, delays_from: created_at, max_failures };
-    let definition = draft(alarm).define(defaults).map_err(|invalid| refusal(&invalid, spec.payload_json.is_some()))?;
     Ok(Valid { uid, namespace, generation, created_at, owner, definition })
 }
 
-/// Whether the Agent is that owner's, however the two spell it.
-pub fn enrols(agent: &Agent, owner: &str) -> bool {
-    let parse = |text: &str| text.parse::<Did>().ok();
-    parse(&agent.spec.did).is_some_and(|did| Some(did) == parse(owner))
-}
-
-fn draft(alarm: &Alarm) -> Draft {
-    let spec = alarm.spec.clone();
-    Draft {
-        kind: None,
-        label: spec.label.unwrap_or_default(),
-        fire_at: spec.fire_at,
-        delay_seconds: spec.delay_seconds,
-        cron_expr: spec.cron_expr,
-        timezone: spec.timezone,
-        conversation_id: spec.conversation_id.unwrap_or_default(),
-        wake_message: spec.wake_message,
-        payload: spec.payload.map(|raw| raw.get().to_owned()).or(spec.payload_json),
-        max_failures: spec.max_failures.map(i64::from),
-        ..Draft::default()
-    }
-}
-
-fn refusal(invalid: &[Invalid], payload_json: bool) -> Refused {
-    let name = |field: &str| match field {
-        "payload" if payload_json => "payloadJson".to_owned(),
-        field => camel_case(field),
+fn refusal(mistakes: &[Mistake]) -> Refused {
+    let of_schedule = |mistake: &Mistake| {
+        matches!(mistake.field.as_str(), "spec.cronExpr" | "spec.timezone" | "spec.fireAt" | "spec.delaySeconds")
     };
-    let sentences: Vec<String> =
-        invalid.iter().map(|invalid| format!("spec.{}: {}", name(invalid.field), invalid.sentence())).collect();
-    let schedule = |field: &str| matches!(field, "cron_expr" | "timezone" | "fire_at" | "delay_seconds");
-    let all_schedule = invalid.iter().all(|invalid| schedule(invalid.field));
+    let sentences: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
     Refused {
-        reason: if all_schedule { reason::INVALID_SCHEDULE } else { reason::INVALID_SPEC },
+        reason: if mistakes.iter().all(of_schedule) { reason::INVALID_SCHEDULE } else { reason::INVALID_SPEC },
         message: sentences.join("; "),
     }
-}
-
-/// `cron_expr` over HTTP is `cronExpr` in a resource.
-fn camel_case(field: &str) -> String {
-    let mut words = field.split('_');
-    let first = words.next().unwrap_or_default().to_owned();
-    words.fold(first, |text, word| {
-        let (initial, rest) = word.split_at(word.len().min(1));
-        text + &initial.to_ascii_uppercase() + rest
-    })
 }
 
 /// What the API server gives every object.

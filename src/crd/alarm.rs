@@ -42,7 +42,7 @@ use serde_json::value::RawValue;
         .field_path(".owner")
 )]
 pub struct AlarmSpec {
-    /// The DID of the agent to wake. An Agent with this DID must stand in the same namespace.
+    /// The DID of the agent to wake: did:matrix:<user id>:<16 hex digits>, in lower case. An Agent with this DID must stand in the same namespace.
     #[schemars(length(max = 256), regex(pattern = r"^did:matrix:[A-Za-z0-9_-]+:[0-9a-f]{16}$"))]
     pub owner: String,
 

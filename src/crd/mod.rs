@@ -5,9 +5,14 @@
 //! `make verify`. No object that the API server accepts may fail to be read here: one would stop the list, and so the
 //! watch, for all the others. So texts that a person may get wrong are plain strings, and the free-form payload is taken as
 //! raw text, however deep it is nested.
+//!
+//! Files: `agent`, `alarm` (the types, with what the API server checks), `define` (from a spec to what the domain relies on),
+//! `mistake` (what cannot stand, in the words of the file).
 
 mod agent;
 mod alarm;
+mod define;
+mod mistake;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -15,6 +20,7 @@ use serde_json::json;
 
 pub use agent::{Agent, AgentSpec};
 pub use alarm::{Alarm, AlarmSpec, AlarmStatus, Phase};
+pub use mistake::Mistake;
 
 /// Condition types and reasons, in one place: GitOps tools and alerts depend on the words.
 pub mod condition {

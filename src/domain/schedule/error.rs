@@ -89,7 +89,7 @@ impl Error {
             }
             Self::ExpressionTooLong { .. } => format!("shorten it to at most {MAX_EXPRESSION_BYTES} bytes"),
             Self::ExpressionHasNul | Self::ZoneHasNul => "leave it out".to_owned(),
-            Self::ZonePrefix => "name the zone in the time zone field".to_owned(),
+            Self::ZonePrefix => "leave it out, and give the zone as timezone".to_owned(),
             Self::FieldCount { .. } => {
                 "write minute, hour, day of month, month and day of week, such as 0 9 * * MON-FRI".to_owned()
             }
@@ -194,7 +194,11 @@ mod tests {
             ("0 0 9 * * *", "five fields expected, got 6: seconds are not supported", five),
             ("0 0 9 * * * 2026", "five fields expected, got 7: seconds and years are not supported", five),
             ("0 9 * *", "five fields expected, got 4", five),
-            ("CRON_TZ=Asia/Tokyo 0 9 * * *", "a TZ= prefix is not supported", "name the zone in the time zone field"),
+            (
+                "CRON_TZ=Asia/Tokyo 0 9 * * *",
+                "a TZ= prefix is not supported",
+                "leave it out, and give the zone as timezone",
+            ),
             ("60 9 * * *", "minute 60 is out of range", "write 0 to 59"),
             ("0 9 0 * *", "day of month 0 is out of range", "write 1 to 31"),
             ("0 nine * * *", "\"nine\" is no valid hour", "write 0 to 23"),

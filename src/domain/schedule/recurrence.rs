@@ -75,6 +75,12 @@ impl Recurrence {
         matches!(self.rule, Rule::Calendar { fixed: true, .. })
     }
 
+    /// Whether the rule counts real time from its anchor, whatever clocks show.
+    #[must_use]
+    pub fn is_interval(&self) -> bool {
+        matches!(self.rule, Rule::Every(_))
+    }
+
     /// The first slot strictly later than `after`; `None` when there is none within the window and
     /// before the end of [`super::LAST_YEAR`].
     #[must_use]

@@ -1,4 +1,10 @@
 //! The commands: parse, hand over.
+//!
+//! Exit codes of every command: 0 done, 1 refused or a problem found, 2 usage (clap's own).
+
+mod explain;
+mod fires;
+mod next;
 
 use std::{
     collections::BTreeMap,
@@ -11,29 +17,64 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
+    clock,
     config::{Given, SETTINGS, flag},
-    crd, dev, run,
+    crd, dev,
+    domain::invalid::Invalid,
+    run,
     store::Store,
     telemetry,
 };
 
-/// Chronos wakes agents on time: alarms in as YAML or over HTTP, wakes out to the agents' router.
+/// Chronos wakes agents on time: alarms go in as Kubernetes resources or over HTTP, and at the due
+/// instant a wake goes out to the agents' router. Every alarm is a row in Postgres, so that any
+/// process may die at any moment and no wake is lost.
 #[derive(Parser)]
-#[command(name = "chronosd", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "chronosd",
+    version,
+    verbatim_doc_comment,
+    propagate_version = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = "\
+Examples:
+  chronosd dev                                              try it on this machine
+  chronosd next \"0 9 * * MON-FRI\" --tz America/New_York     when would this fire?
+  chronosd explain -f alarms.yaml                           is this file right? what would it do?
+  chronosd run --roles controller,dispatch                  in a cluster
+
+Exit codes: 0 done, 1 refused or a problem found, 2 usage. `chronosd COMMAND --help` says more."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+// In the order in which people meet them: to try, to write alarms, to operate.
 #[derive(Subcommand)]
 enum Command {
+    /// Runs everything on this machine: a Postgres of its own, a router that prints each wake
+    #[command(after_help = "\
+Example, in two terminals; the token is the one that the first prints:
+  chronosd dev
+  examples/sign-in.sh http://127.0.0.1:9096 TOKEN")]
+    Dev(dev::Options),
+    /// Prints when a cron expression fires next, in local time and UTC
+    Next(next::Options),
+    /// Checks Alarm and Agent files offline: every mistake at once, and what they would do
+    Explain(explain::Options),
     /// Runs the roles controller, dispatch and api, or those that --roles names
     Run(RunArgs),
     /// Brings the database's schema up to this version; safe to run by many at once
+    #[command(after_help = "\
+Reads CHRONOS_POSTGRES_URI, or the file that CHRONOS_POSTGRES_URI_FILE names.
+
+Example:
+  CHRONOS_POSTGRES_URI=postgres://user:password@host:5432/name chronosd migrate")]
     Migrate,
-    /// Runs everything on this machine with nothing configured: a Postgres of its own, a router that prints each wake
-    Dev(dev::Options),
-    /// Prints the `CustomResourceDefinition`s of Alarm and Agent as YAML
+    /// Prints the definitions (CRDs) of Alarm and Agent as YAML
+    #[command(after_help = "Example:\n  chronosd crd | kubectl apply -f -")]
     Crd(CrdArgs),
 }
 
@@ -55,7 +96,7 @@ pub fn main() -> ExitCode {
     let matches = command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match start(cli, &matches) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("chronosd: {}", telemetry::chain(&*error));
             ExitCode::FAILURE
@@ -76,16 +117,30 @@ fn command() -> clap::Command {
     });
     let secrets = SETTINGS.iter().filter(|setting| setting.secret);
     let secrets: Vec<String> = secrets.map(|setting| format!("  {}\n      {}", setting.name, setting.help)).collect();
-    let secrets =
-        format!("Settings without a flag, because command lines are visible to others:\n{}", secrets.join("\n"));
+    let secrets = format!(
+        "Settings without a flag, because command lines are visible to others:\n{}\n\nExample:\n  chronosd run --roles controller,dispatch --kubeconfig ~/.kube/config",
+        secrets.join("\n")
+    );
     Cli::command().mut_subcommand("run", |run| run.args(flags).after_help(secrets))
 }
 
-fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<()> {
+fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the crypto provider is set already"))?;
-    match cli.command {
+    let done = match cli.command {
+        Command::Next(options) => {
+            return match next::next(&options, clock::system().now()) {
+                Ok(text) => print(&text).map(|()| ExitCode::SUCCESS),
+                Err(invalid) => Ok(refuse("next", &invalid)),
+            };
+        }
+        Command::Explain(options) => {
+            return match explain::explain(&options, clock::system().now()) {
+                Ok((text, fine)) => print(&text).map(|()| if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+                Err(invalid) => Ok(refuse("explain", &[invalid])),
+            };
+        }
         Command::Crd(args) => print_crds(args.out_dir),
         Command::Migrate => on_runtime(migrate(given(&BTreeMap::new()))),
         Command::Dev(options) => {
@@ -99,7 +154,16 @@ fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<()> {
                 SETTINGS.iter().filter(|setting| !setting.secret).filter_map(|setting| flag(setting.name)).collect();
             on_runtime(run_roles(given(&flags), args.kubeconfig))
         }
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Every argument that cannot stand as it is, one per line.
+fn refuse(command: &str, invalid: &[Invalid]) -> ExitCode {
+    for argument in invalid {
+        eprintln!("chronosd {command}: {argument}");
     }
+    ExitCode::FAILURE
 }
 
 fn given(flags: &BTreeMap<&'static str, String>) -> Given {

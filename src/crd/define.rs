@@ -1,0 +1,201 @@
+//! From what a user wrote to what chronos relies on. The controller and `chronosd explain` both come through here, so that
+//! a file which passes the one is not refused by the other.
+
+use super::{AgentSpec, AlarmSpec, Mistake};
+use crate::domain::{
+    access::{Did, DidError},
+    alarm::{Defaults, Definition, Draft},
+    schedule,
+};
+
+const DID_FORM: &str = "write did:matrix:<user id>:<first 16 hex digits of the public key>, in lower case";
+const KEY_BYTES: usize = 32;
+
+impl Mistake {
+    /// Of an expression that can be read and has no instant ahead.
+    pub fn never_fires() -> Self {
+        let error = schedule::Error::NoFutureInstant;
+        Self::new("spec.cronExpr", error.to_string(), error.remedy())
+    }
+}
+
+impl AlarmSpec {
+    /// Whom it wakes and what is kept of it, or every mistake at once.
+    pub fn define(&self, defaults: Defaults) -> Result<(Did, Definition), Vec<Mistake>> {
+        let owner: Result<Did, DidError> = self.owner.parse();
+        let defined = self.draft().define(defaults);
+        let mut mistakes = self.combined_wrongly();
+        if let Err(error) = &owner {
+            mistakes.push(Mistake::new("spec.owner", error.to_string(), DID_FORM));
+        }
+        if let Err(invalid) = &defined {
+            let told = invalid.iter().map(Mistake::in_spec);
+            mistakes.extend(told.map(|mistake| self.payload_by_its_name(mistake)));
+        }
+        match (owner, defined) {
+            (Ok(owner), Ok(definition)) if mistakes.is_empty() => Ok((owner, definition)),
+            (_, _) => Err(mistakes),
+        }
+    }
+
+    fn draft(&self) -> Draft {
+        // Taken apart whole: a field that is added and forgotten here breaks the build.
+        let Self {
+            owner: _,
+            label,
+            fire_at,
+            delay_seconds,
+            cron_expr,
+            timezone,
+            conversation_id,
+            wake_message,
+            payload,
+            payload_json,
+            max_failures,
+        } = self.clone();
+        Draft {
+            kind: None,
+            label: label.unwrap_or_default(),
+            fire_at,
+            delay_seconds,
+            cron_expr,
+            timezone,
+            conversation_id: conversation_id.unwrap_or_default(),
+            wake_message,
+            payload: payload.map(|raw| raw.get().to_owned()).or(payload_json),
+            max_failures: max_failures.map(i64::from),
+            ..Draft::default()
+        }
+    }
+
+    /// What the CRD's rules refuse and the domain does not know of. The API server tells it first, except to `explain`.
+    fn combined_wrongly(&self) -> Vec<Mistake> {
+        let mut mistakes = Vec::new();
+        if self.timezone.is_some() && self.cron_expr.is_none() {
+            let problem = "goes with cronExpr only: an instant carries its own offset";
+            mistakes.push(Mistake::new("spec.timezone", problem, "leave it out, or give cronExpr"));
+        }
+        if self.payload.is_some() && self.payload_json.is_some() {
+            mistakes.push(Mistake::new("spec.payloadJson", "stands beside payload", "give one of them"));
+        }
+        mistakes
+    }
+
+    /// The domain knows one payload; here it has two names.
+    fn payload_by_its_name(&self, mistake: Mistake) -> Mistake {
+        if mistake.field == "spec.payload" && self.payload.is_none() {
+            Mistake { field: "spec.payloadJson".to_owned(), ..mistake }
+        } else {
+            mistake
+        }
+    }
+}
+
+impl AgentSpec {
+    /// The agent it enrols, or every mistake at once.
+    pub fn define(&self) -> Result<Did, Vec<Mistake>> {
+        let mut mistakes = Vec::new();
+        let did: Option<Did> = self
+            .did
+            .parse()
+            .map_err(|error: DidError| mistakes.push(Mistake::new("spec.did", error.to_string(), DID_FORM)))
+            .ok();
+        let key: Option<[u8; KEY_BYTES]> = hex::decode(&self.public_key).ok().and_then(|key| key.try_into().ok());
+        if key.is_none() {
+            let problem = format!("is not {} hex digits", 2 * KEY_BYTES);
+            mistakes.push(Mistake::new("spec.publicKey", problem, "give the agent's whole ed25519 public key in hex"));
+        }
+        match (did, key) {
+            (Some(did), Some(key)) if did.names_key(&key) => Ok(did),
+            (Some(did), Some(key)) => {
+                let digits = hex::encode(&key[..8]);
+                let problem =
+                    format!("ends in {}, but the first 16 hex digits of publicKey are {digits}", did.fingerprint());
+                let remedy = format!("write did:matrix:{}:{digits}, or give the key of this DID", did.user_id());
+                Err(vec![Mistake::new("spec.did", problem, remedy)])
+            }
+            (_, _) => Err(mistakes),
+        }
+    }
+
+    /// Whether it is that owner's, however the two spell it.
+    pub fn enrols(&self, owner: &str) -> bool {
+        let parse = |text: &str| text.parse::<Did>().ok();
+        parse(&self.did).is_some_and(|did| Some(did) == parse(owner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const DID: &str = "did:matrix:ann:d75a980182b10ab7";
+    const KEY: &str = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+
+    fn mistakes(fields: Value) -> Vec<String> {
+        let mut spec = json!({ "owner": DID, "wakeMessage": "wake up" });
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let spec: AlarmSpec = serde_json::from_value(spec).unwrap();
+        let born_at = "2026-11-16T12:00:00Z".parse().unwrap();
+        let refused = spec.define(Defaults { born_at, delays_from: born_at, max_failures: 5 }).unwrap_err();
+        refused.iter().map(ToString::to_string).collect()
+    }
+
+    fn enrolled(did: &str, public_key: &str) -> Result<Did, Vec<String>> {
+        let spec = AgentSpec { did: did.to_owned(), public_key: public_key.to_owned() };
+        spec.define().map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn mistakes_of_the_owner_of_combinations_and_of_fields_are_told_together() {
+        assert_eq!(
+            mistakes(json!({
+                "owner": "ann", "delaySeconds": 60, "timezone": "Europe/Berlin", "payload": {}, "payloadJson": "{}",
+                "maxFailures": 101
+            })),
+            [
+                "spec.timezone: goes with cronExpr only: an instant carries its own offset; leave it out, or give cronExpr",
+                "spec.payloadJson: stands beside payload; give one of them",
+                "spec.owner: does not have the form did:matrix:<user id>:<16 hex digits>; write did:matrix:<user \
+                 id>:<first 16 hex digits of the public key>, in lower case",
+                "spec.maxFailures: is 101; give a whole number from 0 to 100",
+            ]
+        );
+        assert_eq!(
+            mistakes(json!({})),
+            ["spec.fireAt: is missing; give exactly one of fireAt, delaySeconds and cronExpr"]
+        );
+    }
+
+    #[test]
+    fn a_payload_is_called_what_the_user_called_it() {
+        let of = |fields| mistakes(fields)[0].split(':').next().unwrap().to_owned();
+        assert_eq!(of(json!({ "delaySeconds": 60, "payloadJson": "{" })), "spec.payloadJson");
+        assert_eq!(of(json!({ "delaySeconds": 60, "payload": { "a": "\0" } })), "spec.payload");
+    }
+
+    #[test]
+    fn an_agent_holds_the_key_that_its_did_names() {
+        assert_eq!(enrolled(DID, KEY), Ok(DID.parse().unwrap()));
+        assert_eq!(
+            enrolled("did:matrix:ann:0000000000000000", KEY),
+            Err(vec![
+                "spec.did: ends in 0000000000000000, but the first 16 hex digits of publicKey are d75a980182b10ab7; \
+                 write did:matrix:ann:d75a980182b10ab7, or give the key of this DID"
+                    .to_owned()
+            ])
+        );
+        let both = enrolled("did:web:ann", "d75a").unwrap_err();
+        assert!(both[0].starts_with("spec.did: ") && both[1].starts_with("spec.publicKey: "), "{both:?}");
+    }
+
+    #[test]
+    fn an_agent_enrols_its_owner_however_the_two_spell_it() {
+        let did = "did:matrix:AAAAAAAA-2222-3333-4444-555555555555:d75a980182b10ab7";
+        let agent = AgentSpec { did: did.to_owned(), public_key: KEY.to_owned() };
+        assert!(agent.enrols(&did.to_lowercase()));
+        assert!(!agent.enrols(DID) && !agent.enrols(""));
+    }
+}

@@ -36,7 +36,7 @@ mod zone;
 
 use std::iter;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 pub use calendar::LAST_YEAR;
 pub use error::{Error, Field};
@@ -81,6 +81,16 @@ impl Schedule {
         iter::successors(self.next_after(after), |slot| self.next_after(*slot)).take(n).collect()
     }
 
+    /// How often it fires at most: the smallest distance between neighbours among the next slots. `None` when fewer than two
+    /// are left. What a limit on the frequency of alarms is held against.
+    #[must_use]
+    pub fn period(&self, after: DateTime<Utc>) -> Option<TimeDelta> {
+        match self {
+            Self::Once { .. } => None,
+            Self::Cron(recurrence) => recurrence.smallest_gap(after),
+        }
+    }
+
     /// The schedule in words, for people: "at 09:00 on Monday through Friday, Europe/Berlin".
     #[must_use]
     pub fn describe(&self) -> String {
@@ -117,6 +127,15 @@ mod tests {
         let daily = cron("0 0 * * *", Window::new(created, None, Some(at("2026-01-04T00:00:00Z"))));
         assert_eq!(daily.upcoming(created, 10), [at("2026-01-02T00:00:00Z"), at("2026-01-03T00:00:00Z")]);
         assert!(daily.upcoming(created, 0).is_empty());
+    }
+
+    #[test]
+    fn the_period_is_the_shortest_time_between_two_slots() {
+        let window = Window::new(at("2026-01-01T00:00:00Z"), None, None);
+        let period = |schedule: &Schedule| schedule.period(at("2026-01-01T00:00:00Z")).map(|gap| gap.num_minutes());
+        assert_eq!(period(&cron("0,5,30 * * * *", window)), Some(5));
+        assert_eq!(period(&cron("@every 1h30m", window)), Some(90));
+        assert_eq!(period(&Schedule::Once { fire_at: at("2026-03-01T12:00:00Z") }), None);
     }
 
     #[test]

@@ -35,6 +35,7 @@ CREATE TABLE alarms (
     paused_by           text[]      NOT NULL DEFAULT '{}',
     cancelled_by        text,
     scheduled_for       timestamptz NOT NULL,
+    series_at           timestamptz,
     next_fire_at        timestamptz NOT NULL,
     schedule_epoch      bigint      NOT NULL DEFAULT 0,
     revision            bigint      NOT NULL DEFAULT 1,
@@ -47,7 +48,9 @@ CREATE TABLE alarms (
     claimed_at          timestamptz,
     claim_token         uuid,
     claimed_by          uuid,
+    claimed_until       timestamptz,
     claims              int         NOT NULL DEFAULT 0,
+    first_claimed_at    timestamptz,
 
     source              text        NOT NULL DEFAULT 'api',
     idempotency_key     text        NOT NULL DEFAULT '',
@@ -75,6 +78,7 @@ CREATE TABLE alarms (
             WHEN 'session' THEN num_nulls(session_key, timer_id) = 0 AND num_nonnulls(service_call_id, registered_at) = 0
         END),
     CONSTRAINT alarms_window_is_of_cron CHECK (kind = 'cron' OR (starts_at IS NULL AND ends_at IS NULL AND spread = '0')),
+    CONSTRAINT alarms_window_is_in_order CHECK (starts_at < ends_at),
     CONSTRAINT alarms_spread_offset_is_within CHECK (
         spread >= '0' AND spread_offset >= '0' AND (spread_offset < spread OR spread_offset = '0')),
     CONSTRAINT alarms_misfire_known CHECK (misfire IN ('fire_once', 'skip', 'fire_all')),
@@ -91,11 +95,15 @@ CREATE TABLE alarms (
     CONSTRAINT alarms_keys_are_of_agents CHECK (subject = 'agent' OR (idempotency_key = '' AND source <> 'kubernetes')),
     CONSTRAINT alarms_sessions_are_their_source CHECK ((subject = 'session') = (source = 'session')),
     CONSTRAINT alarms_paused_by_known CHECK (paused_by <@ ARRAY['owner', 'spec', 'agent']),
+    CONSTRAINT alarms_paused_by_each_once CHECK (
+        cardinality(array_positions(paused_by, 'owner')) <= 1 AND cardinality(array_positions(paused_by, 'spec')) <= 1
+        AND cardinality(array_positions(paused_by, 'agent')) <= 1),
     CONSTRAINT alarms_paused_has_a_cause CHECK (status <> 'paused' OR paused_by <> '{}'),
     CONSTRAINT alarms_active_has_no_pause CHECK (status <> 'active' OR paused_by = '{}'),
     CONSTRAINT alarms_cancelled_by_known CHECK (cancelled_by IN ('owner', 'resource', 'cluster', 'agent')),
     CONSTRAINT alarms_cancelled_says_by_whom CHECK ((status = 'cancelled') = (cancelled_by IS NOT NULL)),
-    CONSTRAINT alarms_claim_is_whole CHECK (num_nulls(claimed_at, claim_token, claimed_by) IN (0, 3)),
+    CONSTRAINT alarms_claim_is_whole CHECK (num_nulls(claimed_at, claim_token, claimed_by, claimed_until) IN (0, 4)),
+    CONSTRAINT alarms_first_claim_is_of_a_claim CHECK ((claims = 0) = (first_claimed_at IS NULL)),
     CONSTRAINT alarms_claim_is_of_the_living CHECK (claim_token IS NULL OR status IN ('active', 'paused')),
     CONSTRAINT alarms_max_failures_in_range CHECK (max_failures BETWEEN 0 AND 100),
     CONSTRAINT alarms_counts_are_not_negative CHECK (
@@ -109,7 +117,9 @@ CREATE TABLE alarms (
     CONSTRAINT alarms_labels_are_a_map CHECK (jsonb_typeof(labels) = 'object'),
     -- The caps of the front doors, once more where nothing gets past them.
     CONSTRAINT alarms_texts_are_capped CHECK (
-        octet_length(label) <= 256 AND octet_length(correlation_id) BETWEEN 1 AND 256
+        octet_length(owner_did) BETWEEN 1 AND 256 AND octet_length(user_id) BETWEEN 1 AND 256
+        AND octet_length(timer_id) BETWEEN 1 AND 256
+        AND octet_length(label) <= 256 AND octet_length(correlation_id) BETWEEN 1 AND 256
         AND octet_length(idempotency_key) <= 256 AND octet_length(conversation_id) <= 256
         AND octet_length(cron_expr) <= 256 AND octet_length(timezone) BETWEEN 1 AND 64
         AND octet_length(wake_message) <= 32768 AND octet_length(payload::text) <= 262144)
@@ -125,11 +135,14 @@ COMMENT ON COLUMN alarms.spread IS 'The window within which the effective instan
 COMMENT ON COLUMN alarms.spread_offset IS 'How far behind it lies: a hash of the id, fixed with the schedule. next_fire_at = scheduled_for + spread_offset.';
 COMMENT ON COLUMN alarms.payload IS 'json, not jsonb: the agent gets back the very bytes it stored.';
 COMMENT ON COLUMN alarms.scheduled_for IS 'Nominal instant of the occurrence now due. Stays while next_fire_at moves along the ladder.';
+COMMENT ON COLUMN alarms.series_at IS 'Up to where the slots of the series are told, where that is not scheduled_for: while an occurrence fired by hand is due, or after a pause on the ladder.';
 COMMENT ON COLUMN alarms.next_fire_at IS 'When to try next: the occurrence''s effective instant, or the next rung.';
 COMMENT ON COLUMN alarms.schedule_epoch IS 'Grows when an occurrence is re-planned. Part of the delivery id and of the fence.';
 COMMENT ON COLUMN alarms.revision IS 'Grows with every edit.';
 COMMENT ON COLUMN alarms.claim_token IS 'New with every claim. A settle that does not hold it changes nothing.';
 COMMENT ON COLUMN alarms.claimed_by IS 'One UUID per process start.';
+COMMENT ON COLUMN alarms.claimed_until IS 'The end of the lease: from then on anybody may claim the row.';
+COMMENT ON COLUMN alarms.first_claimed_at IS 'When this occurrence was first claimed without a result since. It is judged as of then, however often it is claimed: the same verdict each time.';
 COMMENT ON COLUMN alarms.claims IS 'Claims of this occurrence that have had no result yet.';
 COMMENT ON COLUMN alarms.occurrence_missed IS 'What the wake now due carries as `missed`.';
 COMMENT ON COLUMN alarms.definition_hash IS 'SHA-256 over what the resource asked for: an equal one writes nothing.';
@@ -155,6 +168,7 @@ CREATE UNIQUE INDEX alarms_resource_idx ON alarms (cluster_id, resource_uid) WHE
 CREATE INDEX alarms_resource_name_idx ON alarms (cluster_id, resource_namespace, resource_name) WHERE source = 'kubernetes';
 
 CREATE TABLE attempts (
+    id             uuid        NOT NULL DEFAULT gen_random_uuid(),
     alarm_id       uuid        NOT NULL,
     owner_did      text        NOT NULL,
     claim_token    uuid,
@@ -186,9 +200,10 @@ CREATE TABLE attempts (
     CONSTRAINT attempts_error_is_capped CHECK (char_length(error) <= 300)
 ) PARTITION BY RANGE (started_at);
 
+COMMENT ON COLUMN attempts.id IS 'Orders rows of one instant; not unique by constraint, and nobody refers to it.';
 COMMENT ON COLUMN attempts.delivery_id IS 'What a receiver dedupes on; of a run that of its last slot, NULL where the database itself wrote the row (the id is a SHA-1, which Postgres does not have).';
 COMMENT ON TABLE attempts IS 'What became of every try, and of every run of slots that did not fire (attempt 0). Immutable; no foreign key, so that history outlives its alarm.';
-CREATE INDEX attempts_alarm_idx ON attempts (alarm_id, started_at DESC);
+CREATE INDEX attempts_alarm_idx ON attempts (alarm_id, started_at DESC, id DESC);
 CREATE TABLE attempts_default PARTITION OF attempts DEFAULT;
 COMMENT ON TABLE attempts_default IS 'Catches what no daily partition takes: a missing partition must never fail a settle.';
 

@@ -14,6 +14,8 @@ CREATE TABLE sessions (
     last_autonomous_at          timestamptz,
     created_at                  timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT sessions_pkey PRIMARY KEY (session_key),
+    -- For timers, whose owner must be the session's.
+    CONSTRAINT sessions_owner_key UNIQUE (session_key, owner_did),
     CONSTRAINT sessions_key_is_well_formed CHECK (
         session_key ~ '^[A-Za-z0-9_-]+:[A-Za-z0-9_-]+:[A-Za-z0-9_-]+$' AND octet_length(session_key) <= 256),
     -- The user in the key, in the column and in the owner's DID are one.
@@ -141,7 +143,7 @@ CREATE INDEX effects_session_key_idx ON effects (session_key);
 CREATE INDEX effects_executing_idx ON effects (claimed_at) WHERE status = 'executing';
 
 ALTER TABLE alarms ADD CONSTRAINT alarms_session_fkey
-    FOREIGN KEY (session_key) REFERENCES sessions (session_key) ON DELETE CASCADE;
+    FOREIGN KEY (session_key, owner_did) REFERENCES sessions (session_key, owner_did) ON DELETE CASCADE ON UPDATE CASCADE;
 
 -- By the column and not by the subject, as for service calls: the cascade finds a session's timers by it.
 CREATE UNIQUE INDEX alarms_session_timer_idx ON alarms (session_key, timer_id) WHERE session_key IS NOT NULL;

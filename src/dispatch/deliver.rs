@@ -37,6 +37,8 @@ pub async fn deliver(router: &Router, ladder: &Ladder, held: &Held) -> Delivered
         timing: &claim.timing,
         offset: claim.offset,
         scheduled_for: claim.wake.scheduled_for,
+        series_at: claim.series_at,
+        missed: claim.wake.missed,
         failure_count: claim.failure_count,
         max_failures: claim.max_failures,
     };

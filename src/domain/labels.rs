@@ -11,6 +11,8 @@ const NAME_CAP: usize = 63;
 const PREFIX_CAP: usize = 253;
 /// Enough for any hand-written selector, and a bound for the work per row.
 const SELECTOR_CAP: usize = 1024;
+/// Each costs a look at every alarm of the owner.
+const MOST_REQUIREMENTS: usize = 32;
 
 pub type Labels = BTreeMap<String, String>;
 
@@ -81,6 +83,8 @@ pub enum Test {
 pub enum SelectorError {
     #[error("is {0} bytes long; at most {SELECTOR_CAP} are read")]
     TooLong(usize),
+    #[error("has more than {MOST_REQUIREMENTS} requirements; ask for fewer at once")]
+    TooMany,
     #[error(
         "has {0} where a label's key belongs; write key=value, key!=value, key in (a,b), key notin (a,b), key or !key"
     )]
@@ -120,6 +124,9 @@ impl Selector {
         let mut requirements = Vec::new();
         while !rest.is_empty() {
             let (requirement, after) = requirement(rest)?;
+            if requirements.len() == MOST_REQUIREMENTS {
+                return Err(SelectorError::TooMany);
+            }
             requirements.push(requirement);
             rest = match after.strip_prefix(',') {
                 // A comma promises another requirement.
@@ -288,5 +295,7 @@ mod tests {
             assert_eq!(Selector::parse(selector).unwrap_err().to_string(), says, "{selector}");
         }
         assert_eq!(Selector::parse(&"a".repeat(1025)), Err(SelectorError::TooLong(1025)));
+        assert_eq!(Selector::parse(&"a,".repeat(33)), Err(SelectorError::TooMany));
+        assert!(Selector::parse(&vec!["a"; 32].join(",")).is_ok());
     }
 }

@@ -24,5 +24,5 @@ pub struct Wake {
     pub payload: Payload,
     pub correlation_id: String,
     /// Slots folded into this wake.
-    pub missed: i64,
+    pub missed: u64,
 }

@@ -24,7 +24,7 @@ struct Body<'a> {
     label: &'a str,
     owner_did: &'a str,
     correlation_id: &'a str,
-    missed: i64,
+    missed: u64,
 }
 
 pub fn body(wake: &Wake) -> Vec<u8> {

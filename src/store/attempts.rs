@@ -17,6 +17,7 @@ use crate::domain::{
 /// One row of an alarm's history: a try, or a run of slots that had none.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct Entry {
+    id: Uuid,
     delivery_id: Option<Uuid>,
     /// Of a run, its last slot.
     pub scheduled_for: DateTime<Utc>,
@@ -74,16 +75,16 @@ impl Store {
             if alarm.is_none() {
                 return Ok(None);
             }
-            // No two rows of one alarm begin at the same instant: a claim's run begins with the claim, its try behind it.
             let mut entries: Vec<Entry> = sqlx::query_as(
-                "SELECT delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, http_status, error, worker,
+                "SELECT id, delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, http_status, error, worker,
                         first_at, last_at, slots, reason
-                 FROM attempts WHERE alarm_id = $1 AND owner_did = $2 AND ($3::timestamptz IS NULL OR started_at < $3)
-                 ORDER BY started_at DESC LIMIT $4",
+                 FROM attempts WHERE alarm_id = $1 AND owner_did = $2 AND ($3::timestamptz IS NULL OR (started_at, id) < ($3, $4))
+                 ORDER BY started_at DESC, id DESC LIMIT $5",
             )
             .bind(id.as_uuid())
             .bind(owner.as_str())
             .bind(after.map(|cursor| cursor.at))
+            .bind(after.map(|cursor| cursor.id))
             .bind(limit.saturating_add(1))
             .fetch_all(db)
             .await?;
@@ -91,15 +92,21 @@ impl Store {
             let more = entries.len() > most;
             entries.truncate(most);
             let last = entries.last().filter(|_| more);
-            let next = last.map(|entry| Cursor { at: entry.started_at, id: id.as_uuid() });
+            let next = last.map(|entry| Cursor { at: entry.started_at, id: entry.id });
             Ok(Some(Page { entries, next }))
         })
         .await
     }
 }
 
-/// Writes down that slots passed without a try, in the transaction that lets them pass. Under the epoch the alarm has now.
-pub(super) async fn record_passed(db: &mut PgConnection, alarm: &Alarm, passed: &Passed) -> Result<(), sqlx::Error> {
+/// Writes down that slots passed without a try, in the transaction that lets them pass. Under the alarm's epoch as it is given:
+/// the one that the slots belong to.
+pub(super) async fn record_passed(
+    db: &mut PgConnection,
+    alarm: &Alarm,
+    passed: &Passed,
+    error: &str,
+) -> Result<(), sqlx::Error> {
     let Run { first, last, slots } = passed.run;
     sqlx::query(
         "INSERT INTO attempts (alarm_id, owner_did, delivery_id, scheduled_for, attempt, started_at, outcome, error,
@@ -111,7 +118,7 @@ pub(super) async fn record_passed(db: &mut PgConnection, alarm: &Alarm, passed: 
     .bind(DeliveryId::of(alarm.id, alarm.schedule_epoch, last).as_uuid())
     .bind(last)
     .bind(passed.outcome.as_str())
-    .bind(alarm.last_error.as_str())
+    .bind(error)
     .bind(first)
     .bind(i64::try_from(slots).unwrap_or(i64::MAX))
     .bind(passed.reason.as_str())

@@ -35,6 +35,8 @@ pub struct Claim {
     pub timing: Timing,
     /// How far its effective instants lie behind the nominal ones.
     pub offset: TimeDelta,
+    /// Up to where the slots of its series are told.
+    pub series_at: DateTime<Utc>,
     pub wake: Wake,
 }
 
@@ -99,6 +101,7 @@ struct Row {
     payload: String,
     correlation_id: String,
     scheduled_for: DateTime<Utc>,
+    series_at: Option<DateTime<Utc>>,
     failure_count: i32,
     max_failures: i32,
     occurrence_missed: i64,
@@ -140,6 +143,7 @@ impl Row {
             subject,
             timing,
             offset,
+            series_at: self.series_at.unwrap_or(self.scheduled_for),
             wake: Wake {
                 alarm_id: id,
                 delivery_id: DeliveryId::of(id, epoch, self.scheduled_for),
@@ -153,7 +157,7 @@ impl Row {
                 message: self.wake_message,
                 payload,
                 correlation_id: self.correlation_id,
-                missed: self.occurrence_missed,
+                missed: u64::try_from(self.occurrence_missed).unwrap_or(0),
             },
         })
     }
@@ -198,7 +202,7 @@ pub const UNTIL_NEXT_DUE: &str = "SELECT extract(epoch FROM min(next_fire_at) - 
 
 impl Store {
     /// Claims up to `most` due alarms, oldest first. Rows that another dispatcher is claiming at this moment are passed
-    /// over without waiting; rows whose claim is older than `lease` are free again.
+    /// over without waiting; rows whose lease has ended are free again. These are leased for `lease`.
     pub async fn claim_due(&self, worker: WorkerId, most: usize, lease: Duration) -> Result<Claimed> {
         let rows: Vec<Row> = self
             .ask("claiming due alarms", async |db| {
@@ -272,7 +276,8 @@ impl Store {
     pub async fn give_back_under_token(&self, claim: &Claim) -> Result<()> {
         self.ask("giving a claim back", async |db| {
             sqlx::query(
-                "UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = greatest(claims - 1, 0)
+                "UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL,
+                        claims = greatest(claims - 1, 0), first_claimed_at = CASE WHEN claims > 1 THEN first_claimed_at END
                  WHERE id = $1 AND claim_token = $2",
             )
             .bind(claim.wake.alarm_id.as_uuid())
@@ -289,7 +294,8 @@ impl Store {
         self.ask("parking an unreadable alarm", async |db| {
             sqlx::query(
                 "UPDATE alarms SET status = 'failed', paused_by = '{}', last_error = $3, updated_at = now(),
-                        claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = 0
+                        claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL, claims = 0,
+                        first_claimed_at = NULL
                  WHERE id = $1 AND claim_token = $2 AND status IN ('active', 'paused')",
             )
             .bind(row.id.as_uuid())

@@ -13,7 +13,7 @@ use crate::domain::ids::WorkerId;
 pub struct Peer {
     #[sqlx(try_from = "Uuid")]
     pub worker: WorkerId,
-    /// What is compared; how often it beat, if nobody took it for dead meanwhile.
+    /// What is compared, with `started_at`: one that was forgotten and comes back counts from one again.
     pub beats: i64,
     pub beaten_at: DateTime<Utc>,
     pub started_at: DateTime<Utc>,

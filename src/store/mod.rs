@@ -37,7 +37,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use sqlx::{
-    Connection, PgConnection, PgPool, Postgres,
+    Connection, Executor, PgConnection, PgPool, Postgres,
     pool::PoolConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
@@ -47,6 +47,10 @@ use crate::config::Database;
 
 /// No statement of ours takes a second; one that takes ten waits for a lock or a dead host.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Planned for the values at hand: a plan for any LIMIT, or for any combination of filters, scans the table. Compiling statements
+/// this short costs more than running them. Not as startup options, which a pgbouncer refuses; behind one that pools transactions
+/// they hold for some connections only, which costs time and nothing else.
+const PLANNING: &str = "SET plan_cache_mode = force_custom_plan; SET jit = off";
 /// A connection that cannot be had in this time is reported, not waited for.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -115,10 +119,7 @@ impl Store {
     /// Connects, and refuses a database that may forget what it acknowledged.
     pub async fn connect(database: &Database, role: &'static str, connections: u32) -> Result<Self> {
         let options: PgConnectOptions = database.uri.expose_secret().parse().map_err(Error::Uri)?;
-        // Planned for the values at hand: a plan for any LIMIT, or for any combination of filters, scans the table. Compiling
-        // statements this short costs more than running them.
-        let planning = [("plan_cache_mode", "force_custom_plan"), ("jit", "off")];
-        let options = options.application_name(&format!("chronos-{role}")).options(planning);
+        let options = options.application_name(&format!("chronos-{role}"));
         let at = format!("{}:{}", options.get_host(), options.get_port());
         // By itself first: a pool only says that it ran out of time, not why.
         match tokio::time::timeout(ACQUIRE_TIMEOUT, PgConnection::connect_with(&options)).await {
@@ -131,6 +132,7 @@ impl Store {
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
+            .after_connect(|connection, _| Box::pin(async move { connection.execute(PLANNING).await.map(|_| ()) }))
             .connect_with(options)
             .await
             .map_err(|source| Error::Connect { at, source })?;

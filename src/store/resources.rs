@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Store,
-    alarms::{Alarm, Replan, bind_definition, cancel, columns, write_definition},
+    alarms::{Alarm, Replan, bind_definition, cancel, clock, columns, write_definition},
     attempts,
     interval::interval,
     unreadable,
@@ -137,15 +137,14 @@ async fn find(db: &mut PgConnection, identity: &Identity, lock: Lock) -> Result<
 
 /// Inserts or edits. Two controllers that see a new resource at once both try to insert; the second finds the first's row.
 async fn write(db: &mut PgConnection, desired: &Desired<'_>) -> Result<Applied, sqlx::Error> {
-    let now: DateTime<Utc> = sqlx::query_scalar("SELECT now()").fetch_one(&mut *db).await?;
     if let Some(known) = find(db, desired.identity, Lock::ForUpdate).await? {
-        return edit_unless_current(db, desired, known, now).await;
+        return edit_unless_current(db, desired, known).await;
     }
-    if let Some(applied) = insert(db, desired, now).await? {
+    if let Some(applied) = insert(db, desired).await? {
         return Ok(applied);
     }
     match find(db, desired.identity, Lock::ForUpdate).await? {
-        Some(known) => edit_unless_current(db, desired, known, now).await,
+        Some(known) => edit_unless_current(db, desired, known).await,
         None => Err(unreadable("the row of a resource vanished while it was applied")),
     }
 }
@@ -154,12 +153,11 @@ async fn edit_unless_current(
     db: &mut PgConnection,
     desired: &Desired<'_>,
     known: Known,
-    now: DateTime<Utc>,
 ) -> Result<Applied, sqlx::Error> {
     if known.is_current(desired) {
         return Ok(Applied::Stored(Box::new(known.alarm)));
     }
-    edit(db, desired, &known.alarm, now).await
+    edit(db, desired, &known.alarm).await
 }
 
 /// What a plan makes of a row; `None`: it cannot be, there is no instant ahead.
@@ -170,19 +168,17 @@ fn planned(plan: &Plan, now: DateTime<Utc>) -> Option<Replan> {
             status: Status::Failed,
             slot: Slot { scheduled_for: *due, offset: TimeDelta::zero() },
             last_error: missed_error(*due, now),
+            passed: None,
         }),
         Plan::Never => None,
     }
 }
 
 /// `None`: somebody else inserted it meanwhile.
-async fn insert(
-    db: &mut PgConnection,
-    desired: &Desired<'_>,
-    now: DateTime<Utc>,
-) -> Result<Option<Applied>, sqlx::Error> {
+async fn insert(db: &mut PgConnection, desired: &Desired<'_>) -> Result<Option<Applied>, sqlx::Error> {
     let Desired { identity, definition, .. } = desired;
     let id = AlarmId::from_uuid(Uuid::now_v7());
+    let now = clock(db).await?;
     let plan = definition.timing.plan(id, now, desired.created_at);
     let Some(planned) = planned(&plan, now) else { return Ok(Some(Applied::NeverFires)) };
     // The same name under another uid is a resource that was deleted and made anew: the old one must stay silent.
@@ -225,13 +221,9 @@ async fn insert(
 
 /// An edit of the schedule re-plans: a new epoch fences whatever is in flight, and the next instant lies ahead. Any other
 /// edit leaves the occurrence alone, claim included.
-async fn edit(
-    db: &mut PgConnection,
-    desired: &Desired<'_>,
-    stored: &Alarm,
-    now: DateTime<Utc>,
-) -> Result<Applied, sqlx::Error> {
+async fn edit(db: &mut PgConnection, desired: &Desired<'_>, stored: &Alarm) -> Result<Applied, sqlx::Error> {
     let definition = desired.definition;
+    let now = clock(db).await?;
     // A row that cannot be read has no schedule to keep.
     let same = stored.timing().is_ok_and(|timing| timing.is_same_schedule(&definition.timing));
     let plan = (!same).then(|| definition.timing.replan(stored.id, stored.status, now)).flatten();
@@ -239,18 +231,20 @@ async fn edit(
         None => None,
         Some(plan) => match planned(plan, now) {
             None => return Ok(Applied::NeverFires),
-            replan @ Some(_) => replan,
+            Some(replan) => Some(Replan { passed: stored.forgone(now), ..replan }),
         },
     };
     let resource = Some((desired.generation, desired.hash));
-    let alarm = write_definition(db, stored.id, definition, replan.as_ref(), resource).await?;
+    let alarm = write_definition(db, stored, definition, replan.as_ref(), resource).await?;
     record_if_missed(db, &alarm, plan.as_ref()).await?;
     Ok(Applied::Stored(Box::new(alarm)))
 }
 
 async fn record_if_missed(db: &mut PgConnection, alarm: &Alarm, plan: Option<&Plan>) -> Result<(), sqlx::Error> {
     match plan {
-        Some(Plan::Missed { due }) => attempts::record_passed(db, alarm, &Passed::at_birth(*due)).await,
+        Some(Plan::Missed { due }) => {
+            attempts::record_passed(db, alarm, &Passed::at_birth(*due), &alarm.last_error).await
+        }
         Some(Plan::At(_) | Plan::Never) | None => Ok(()),
     }
 }

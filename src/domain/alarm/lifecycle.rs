@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::{Cause, Misfire, Slot, Status, Timing};
 use crate::domain::{
-    occurrence::{Passed, Reason, single},
+    occurrence::{Passed, Reason, single, together},
     schedule::{Run, Schedule},
 };
 
@@ -18,10 +18,27 @@ pub struct Standing<'a> {
     pub timing: &'a Timing,
     pub offset: TimeDelta,
     pub scheduled_for: DateTime<Utc>,
+    /// Up to where the slots of the series are told; normally `scheduled_for`.
+    pub series_at: DateTime<Utc>,
     pub next_fire_at: DateTime<Utc>,
     pub failure_count: u32,
-    /// A claim stands.
+    /// A claim stands whose lease has not ended.
     pub in_flight: bool,
+}
+
+impl Standing<'_> {
+    /// The slots behind the occurrence whose effective instant has come.
+    fn passed_behind(&self, now: DateTime<Utc>) -> Option<Run> {
+        match &self.timing.schedule {
+            Schedule::Once { .. } => None,
+            Schedule::Cron(recurrence) => recurrence.run_between(self.series_at, now - self.offset),
+        }
+    }
+
+    /// Due, and nobody has tried yet.
+    fn is_untried(&self, now: DateTime<Utc>) -> bool {
+        !self.in_flight && self.failure_count == 0 && self.next_fire_at <= now
+    }
 }
 
 /// It is over, and a pause is for what may still fire.
@@ -47,6 +64,8 @@ pub enum Resumed {
     StillPaused(Vec<Cause>),
     /// It lives on, with what is due, retried or in flight as it stands.
     AsItStands,
+    /// The occurrence on its ladder goes on; what passed behind it is told, and the series goes on from there.
+    OnItsLadder { passed: Passed },
     /// Its only instant passed meanwhile: due now.
     AtOnce,
     /// Its series goes on at a slot ahead; what passed is told.
@@ -67,8 +86,13 @@ pub fn resume(standing: &Standing<'_>, cause: Cause, now: DateTime<Utc>) -> Resu
         return Ok(Resumed::StillPaused(others));
     }
     // In flight: its result counts. On its ladder: it goes on at its rung. Ahead: nothing has passed.
-    if standing.in_flight || standing.failure_count > 0 || standing.next_fire_at > now {
-        return Ok(Resumed::AsItStands);
+    if !standing.is_untried(now) {
+        let on_its_ladder = !standing.in_flight && standing.failure_count > 0;
+        let passed = standing.passed_behind(now).filter(|_| on_its_ladder);
+        return Ok(passed.map_or(Resumed::AsItStands, |run| Resumed::OnItsLadder {
+            // Told now, or all of them would follow the retry under `fire_all`.
+            passed: Passed::skipped(run, Reason::Paused),
+        }));
     }
     Ok(match &standing.timing.schedule {
         Schedule::Once { .. } => match standing.timing.misfire {
@@ -81,17 +105,31 @@ pub fn resume(standing: &Standing<'_>, cause: Cause, now: DateTime<Utc>) -> Resu
         },
         Schedule::Cron(recurrence) => {
             // Never a burst, whatever the misfire policy: who pauses does not want these.
-            let horizon = now - standing.offset;
-            let own = single(standing.scheduled_for);
-            let run = recurrence.run_between(standing.scheduled_for, horizon);
-            let run = run.map_or(own, |later| Run { first: own.first, slots: later.slots + 1, ..later });
-            let passed = Passed::skipped(run, Reason::Paused);
-            match recurrence.next_after(standing.scheduled_for.max(horizon)) {
+            let passed = Passed::skipped(untried_run(standing, now), Reason::Paused);
+            match recurrence.next_after(standing.series_at.max(now - standing.offset)) {
                 Some(scheduled_for) => Resumed::At { slot: Slot { scheduled_for, offset: standing.offset }, passed },
                 None => Resumed::Over { status: Status::Fired, why: String::new(), passed },
             }
         }
     })
+}
+
+/// The occurrence that nobody has tried, and what passed behind it.
+fn untried_run(standing: &Standing<'_>, now: DateTime<Utc>) -> Run {
+    let own = standing.scheduled_for;
+    standing.passed_behind(now).map_or(single(own), |later| together(own, later))
+}
+
+/// What an alarm gives up when it is planned anew: the slots that have passed and would have been folded, fired or told. What
+/// was tried is in the history already.
+pub fn forgone(standing: &Standing<'_>, now: DateTime<Utc>) -> Option<Passed> {
+    let reason = match standing.status {
+        Status::Active => Reason::Replanned,
+        Status::Paused => Reason::Paused,
+        Status::Fired | Status::Cancelled | Status::Failed => return None,
+    };
+    let run = if standing.is_untried(now) { Some(untried_run(standing, now)) } else { standing.passed_behind(now) };
+    run.map(|run| Passed::skipped(run, reason))
 }
 
 /// Why an alarm cannot be armed again as asked.
@@ -159,6 +197,7 @@ mod tests {
             timing,
             offset: TimeDelta::zero(),
             scheduled_for: at("09:00:00"),
+            series_at: at("09:00:00"),
             next_fire_at: at("09:00:00"),
             failure_count: 0,
             in_flight: false,
@@ -213,12 +252,48 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_or_on_its_ladder_goes_on_as_it_stands() {
+    fn what_is_in_flight_goes_on_as_it_stands_and_what_is_on_its_ladder_too_without_a_burst_behind_it() {
         let timing = minutes(None);
         let in_flight = Standing { in_flight: true, ..standing(&timing, OWNER) };
         assert_eq!(resume(&in_flight, Cause::Owner, at("10:00:00")), Ok(Resumed::AsItStands));
         let on_its_ladder = Standing { failure_count: 1, ..standing(&timing, OWNER) };
-        assert_eq!(resume(&on_its_ladder, Cause::Owner, at("10:00:00")), Ok(Resumed::AsItStands));
+        assert_eq!(resume(&on_its_ladder, Cause::Owner, at("09:00:59")), Ok(Resumed::AsItStands));
+        let run = Run { first: at("09:01:00"), last: at("10:00:00"), slots: 60 };
+        let passed = Passed::skipped(run, Reason::Paused);
+        assert_eq!(resume(&on_its_ladder, Cause::Owner, at("10:00:00")), Ok(Resumed::OnItsLadder { passed }));
+    }
+
+    #[test]
+    fn a_slot_whose_spread_was_running_when_somebody_fired_by_hand_is_not_lost_in_a_pause() {
+        let timing = minutes(None);
+        let by_hand = Standing {
+            scheduled_for: at("09:00:10"),
+            next_fire_at: at("09:00:10"),
+            series_at: at("08:59:59"),
+            offset: TimeDelta::seconds(40),
+            ..standing(&timing, OWNER)
+        };
+        let resumed = resume(&by_hand, Cause::Owner, at("09:00:20")).unwrap();
+        let slot = Slot { scheduled_for: at("09:00:00"), offset: TimeDelta::seconds(40) };
+        let passed = Passed::skipped(single(at("09:00:10")), Reason::Paused);
+        assert_eq!(resumed, Resumed::At { slot, passed });
+    }
+
+    #[test]
+    fn what_a_new_plan_gives_up_is_told() {
+        let (series, single_shot) = (minutes(None), once(Misfire::FireOnce));
+        let now = at("09:02:30");
+        let skipped =
+            |first, last, slots, reason| Some(Passed::skipped(Run { first: at(first), last: at(last), slots }, reason));
+        let due = standing(&series, &[]);
+        assert_eq!(forgone(&due, now), skipped("09:00:00", "09:02:00", 3, Reason::Replanned));
+        // What is tried, or was, is in the history: only what passed behind it is not.
+        let behind = skipped("09:01:00", "09:02:00", 2, Reason::Replanned);
+        assert_eq!(forgone(&Standing { in_flight: true, ..due.clone() }, now), behind);
+        assert_eq!(forgone(&Standing { failure_count: 1, ..due.clone() }, now), behind);
+        assert_eq!(forgone(&due, at("08:00:00")), None);
+        assert_eq!(forgone(&standing(&single_shot, OWNER), now), skipped("09:00:00", "09:00:00", 1, Reason::Paused));
+        assert_eq!(forgone(&Standing { status: Status::Fired, ..due }, now), None);
     }
 
     #[test]

@@ -75,23 +75,20 @@ pub struct Occurrence<'a> {
     /// How far the effective instants lie behind the nominal ones.
     pub offset: TimeDelta,
     pub scheduled_for: DateTime<Utc>,
+    /// Up to where the slots of the series are told. Normally `scheduled_for`; an occurrence that somebody fired by hand lies
+    /// between two slots, and the one that stood then is still to come.
+    pub series_at: DateTime<Utc>,
+    /// How many other slots its wake tells of.
+    pub missed: u64,
     /// Failed attempts at this occurrence so far.
     pub failure_count: u32,
     pub max_failures: u32,
 }
 
 impl Occurrence<'_> {
-    /// Slots after this are not this occurrence's. Normally it is a slot itself; one that somebody fired by hand lies
-    /// between two, and the slot whose spread was running then is still to come.
-    fn nominal_end(&self, recurrence: &Recurrence) -> DateTime<Utc> {
-        let just_before = self.scheduled_for - TimeDelta::microseconds(1);
-        let is_slot = recurrence.next_after(just_before) == Some(self.scheduled_for);
-        if is_slot { self.scheduled_for } else { self.scheduled_for - self.offset }
-    }
-
     /// The later slots whose effective instant has come.
     fn passed(&self, recurrence: &Recurrence, now: DateTime<Utc>) -> Option<Run> {
-        recurrence.run_between(self.nominal_end(recurrence), now - self.offset)
+        recurrence.run_between(self.series_at, now - self.offset)
     }
 
     /// The first slot whose effective instant lies ahead: counted from the nominal slot, so that nothing drifts, then moved
@@ -99,7 +96,7 @@ impl Occurrence<'_> {
     fn next_ahead(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match &self.timing.schedule {
             Schedule::Once { .. } => None,
-            Schedule::Cron(recurrence) => recurrence.next_after(self.nominal_end(recurrence).max(now - self.offset)),
+            Schedule::Cron(recurrence) => recurrence.next_after(self.series_at.max(now - self.offset)),
         }
     }
 }
@@ -130,6 +127,8 @@ words! {
         Paused = "paused",
         /// Had passed before anybody asked for them.
         Past = "past",
+        /// The alarm was given another schedule before they were claimed.
+        Replanned = "replanned",
     }
 }
 
@@ -159,6 +158,11 @@ impl Passed {
 /// A run of one.
 pub(super) const fn single(slot: DateTime<Utc>) -> Run {
     Run { first: slot, last: slot, slots: 1 }
+}
+
+/// An occurrence and slots beside it, as one run. One fired by hand may lie behind or among them.
+pub(super) fn together(occurrence: DateTime<Utc>, slots: Run) -> Run {
+    Run { first: occurrence.min(slots.first), last: occurrence.max(slots.last), slots: slots.slots + 1 }
 }
 
 #[cfg(test)]

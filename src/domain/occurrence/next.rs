@@ -28,11 +28,13 @@ pub enum Next {
     Stands { status: Status },
 }
 
-/// The decision, and the slots that passed while the occurrence was under way: the next wake counts them.
+/// The decision, and the slots that passed while the occurrence was under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
     pub next: Next,
     pub passed: Option<Passed>,
+    /// How many other slots the alarm's next wake tells of: those that passed, and whatever this one was to tell and did not.
+    pub missed: u64,
 }
 
 impl Next {
@@ -72,11 +74,11 @@ impl Next {
 pub fn next(occurrence: &Occurrence<'_>, answer: &Answer, ladder: &Ladder, now: DateTime<Utc>, chance: f64) -> Settled {
     let retry = |why: &str, retry_after| {
         let wait = ladder.wait(occurrence.failure_count, retry_after, chance);
-        Settled { next: Next::Retry { at: now + wait, why: why.to_owned() }, passed: None }
+        Settled { next: Next::Retry { at: now + wait, why: why.to_owned() }, passed: None, missed: occurrence.missed }
     };
     match (occurrence.status, occurrence.subject, answer) {
         (status @ (Status::Fired | Status::Cancelled | Status::Failed), _, _) => {
-            Settled { next: Next::Stands { status }, passed: None }
+            Settled { next: Next::Stands { status }, passed: None, missed: occurrence.missed }
         }
         (Status::Active | Status::Paused, _, Answer::Accepted { .. }) => delivered(occurrence, now),
         // A timer is owed for as long as it takes.
@@ -101,7 +103,7 @@ pub fn next(occurrence: &Occurrence<'_>, answer: &Answer, ladder: &Ladder, now: 
 
 fn delivered(occurrence: &Occurrence<'_>, now: DateTime<Utc>) -> Settled {
     let (slot, passed) = following(occurrence, now);
-    Settled { next: slot.map_or(Next::Fired, |slot| Next::Advance { slot }), passed }
+    Settled { next: slot.map_or(Next::Fired, |slot| Next::Advance { slot }), passed, missed: count(passed) }
 }
 
 fn exhausted(occurrence: &Occurrence<'_>, now: DateTime<Utc>, why: &str) -> Settled {
@@ -112,7 +114,11 @@ fn exhausted(occurrence: &Occurrence<'_>, now: DateTime<Utc>, why: &str) -> Sett
         (Schedule::Cron(_), Some(slot)) => Next::Skip { slot, why },
         (Schedule::Cron(_), None) => Next::Retired { why },
     };
-    Settled { next, passed }
+    Settled { next, passed, missed: occurrence.missed + count(passed) }
+}
+
+fn count(passed: Option<Passed>) -> u64 {
+    passed.map_or(0, |passed| passed.run.slots)
 }
 
 /// The slot after this occurrence, and what it passes over: nothing under `fire_all`, where slots queue.
@@ -123,7 +129,7 @@ fn following(occurrence: &Occurrence<'_>, now: DateTime<Utc>) -> (Option<Slot>, 
     };
     let slot = |scheduled_for| Slot { scheduled_for, offset: occurrence.offset };
     match occurrence.timing.misfire {
-        Misfire::FireAll => (recurrence.next_after(occurrence.nominal_end(recurrence)).map(slot), None),
+        Misfire::FireAll => (recurrence.next_after(occurrence.series_at).map(slot), None),
         Misfire::FireOnce | Misfire::Skip => {
             let passed = occurrence.passed(recurrence, now).map(|run| Passed::skipped(run, Reason::Retrying));
             (occurrence.next_ahead(now).map(slot), passed)
@@ -168,6 +174,8 @@ mod tests {
             timing,
             offset: TimeDelta::zero(),
             scheduled_for: at("2026-11-16T09:00:00Z"),
+            series_at: at("2026-11-16T09:00:00Z"),
+            missed: 0,
             failure_count,
             max_failures: 2,
         }
@@ -265,6 +273,7 @@ mod tests {
             let settled = next(&occurrence(&minutes, 0), &answer, &LADDER, answered, 0.5);
             assert_eq!(settled.next.at(), Some(at("2026-11-16T09:04:00Z")));
             assert_eq!(settled.passed, Some(Passed::skipped(run, Reason::Retrying)));
+            assert_eq!(settled.missed, 3);
         }
     }
 
@@ -272,16 +281,31 @@ mod tests {
     fn under_fire_all_the_slots_that_passed_wait_their_turn() {
         let minutes = Timing { misfire: Misfire::FireAll, ..cron("* * * * *", None) };
         let settled = next(&occurrence(&minutes, 0), &ACCEPTED, &LADDER, at("2026-11-16T09:03:30Z"), 0.5);
-        assert_eq!(settled, Settled { next: Next::Advance { slot: slot("2026-11-16T09:01:00Z") }, passed: None });
+        let next = Next::Advance { slot: slot("2026-11-16T09:01:00Z") };
+        assert_eq!(settled, Settled { next, passed: None, missed: 0 });
+    }
+
+    #[test]
+    fn what_was_not_delivered_is_told_by_the_next_wake() {
+        let timing = cron("0 9 * * *", None);
+        let tells = Occurrence { missed: 4, ..occurrence(&timing, 0) };
+        assert_eq!(settled(&tells, &ACCEPTED).missed, 0);
+        assert_eq!(settled(&tells, &gone()).missed, 4);
+        assert_eq!(settled(&tells, &unavailable()).missed, 4);
     }
 
     #[test]
     fn an_occurrence_fired_by_hand_leaves_the_series_where_it_was() {
         // At 09:00:00 by hand, while the slot of 08:59 waits for its spread of 90 s.
         let timing = cron("59 8 * * *", None);
-        let by_hand = Occurrence { offset: TimeDelta::seconds(90), ..occurrence(&timing, 0) };
-        let advance = settled(&by_hand, &ACCEPTED).next;
-        assert_eq!(advance.at(), Some(at("2026-11-16T09:00:30Z")), "{advance:?}");
+        let stood = at("2026-11-16T08:59:00Z");
+        let offset = TimeDelta::seconds(90);
+        let by_hand = Occurrence { offset, series_at: stood - TimeDelta::microseconds(1), ..occurrence(&timing, 0) };
+        assert_eq!(settled(&by_hand, &ACCEPTED).next, Next::Advance { slot: Slot { scheduled_for: stood, offset } });
+        // Made at 09:10 for the next day: today's slot was never the alarm's, though its spread is running.
+        let tomorrow = Occurrence { series_at: at("2026-11-17T08:58:59.999999Z"), ..by_hand };
+        let advance = settled(&tomorrow, &ACCEPTED).next;
+        assert_eq!(advance.at(), Some(at("2026-11-17T09:00:30Z")), "{advance:?}");
     }
 
     #[test]

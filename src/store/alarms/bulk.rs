@@ -12,7 +12,10 @@ use super::{
 use crate::{
     domain::{
         access::Did,
-        alarm::{Cause, Status},
+        alarm::{
+            Cause, Status,
+            lifecycle::{self, Resumed},
+        },
         ids::AlarmId,
         labels::Selector,
     },
@@ -63,9 +66,11 @@ pub struct Bulk {
     pub truncated: bool,
 }
 
-/// The most rows that one call locks. Some 0.3 ms each: well within the deadline of a transaction, and a dispatcher that
-/// wants one of them passes over it for no longer than that.
-pub const BULK_MOST: usize = 500;
+/// The most alarms that one call changes: one or two statements each, well within the deadline of a transaction even where
+/// the database is ten milliseconds away. A dispatcher that wants one of them passes over it for no longer than that.
+pub const BULK_MOST: usize = 200;
+/// How often one call looks for more where what it found could not be changed after all.
+const MOST_LOOKS: usize = 10;
 
 /// What the selector means, and the first of those that the action can change.
 #[derive(FromRow)]
@@ -87,44 +92,108 @@ impl Store {
         dry_run: bool,
     ) -> Result<Bulk> {
         let statuses = if statuses.is_empty() { action.fits() } else { statuses };
-        let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
+        let words: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
+        let meant = Meant { owner, action, statuses: &words, requirements: requirements(selector) };
         self.ask("changing alarms in bulk", async |db| {
             let mut transaction = db.begin().await?;
-            let selected: Selected = sqlx::query_as(include_str!("../sql/select_for_bulk.sql"))
-                .bind(owner.as_str())
-                .bind(&statuses)
-                .bind(requirements(selector))
-                .bind(action.as_str())
-                .bind(i32::try_from(BULK_MOST).unwrap_or(i32::MAX))
-                .fetch_one(&mut *transaction)
-                .await?;
-            // In the order of their ids, so that two bulks never wait for each other in a circle.
-            let alarms: Vec<Alarm> = sqlx::query_as(concat!(
-                "SELECT ",
-                columns!(),
-                " FROM alarms WHERE id = ANY ($1) AND owner_did = $2 AND subject = 'agent' ORDER BY id FOR UPDATE"
-            ))
-            .bind(&selected.ids)
-            .bind(owner.as_str())
-            .fetch_all(&mut *transaction)
-            .await?;
-            let now = clock(&mut transaction).await?;
-            let mut ids = Vec::new();
-            for alarm in alarms {
-                let id = alarm.id;
-                if apply(&mut transaction, action, alarm, now).await? {
-                    ids.push(id);
+            let selected = meant.select(&mut transaction, None).await?;
+            let (matched, fitting) = (count(selected.matched), count(selected.fitting));
+            let (mut ids, mut handled, mut next) = (Vec::new(), 0, selected.ids);
+            // Those that cannot be changed after all must not keep a call from reaching the others.
+            for _ in 0..MOST_LOOKS {
+                next.truncate(BULK_MOST - ids.len());
+                let Some(last) = next.last().copied() else { break };
+                let alarms = meant.read(&mut transaction, &next, dry_run).await?;
+                let now = clock(&mut transaction).await?;
+                for alarm in alarms {
+                    let id = alarm.id;
+                    let changes = if dry_run {
+                        would(action, &alarm, now)
+                    } else {
+                        apply(&mut transaction, action, alarm, now).await?
+                    };
+                    if changes {
+                        ids.push(id);
+                    }
                 }
+                handled += next.len();
+                if ids.len() >= BULK_MOST {
+                    break;
+                }
+                next = meant.select(&mut transaction, Some(last)).await?.ids;
             }
-            if !dry_run {
-                transaction.commit().await?;
-            }
-            let count = |number: i64| usize::try_from(number).unwrap_or(0);
-            let (matched, left) = (count(selected.matched), count(selected.fitting) - selected.ids.len());
-            let changed = ids.len();
-            Ok(Bulk { matched, changed, skipped: matched - left - changed, ids, truncated: left > 0 })
+            transaction.commit().await?;
+            let (changed, left) = (ids.len(), fitting.saturating_sub(handled));
+            let skipped = matched.saturating_sub(left + changed);
+            Ok(Bulk { matched, changed, skipped, ids, truncated: left > 0 })
         })
         .await
+    }
+}
+
+/// Which alarms, and what is to become of them.
+struct Meant<'a> {
+    owner: &'a Did,
+    action: Action,
+    statuses: &'a [&'static str],
+    requirements: Option<String>,
+}
+
+impl Meant<'_> {
+    async fn select(&self, db: &mut PgConnection, after: Option<Uuid>) -> Result<Selected, sqlx::Error> {
+        sqlx::query_as(include_str!("../sql/select_for_bulk.sql"))
+            .bind(self.owner.as_str())
+            .bind(self.statuses)
+            .bind(self.requirements.as_deref())
+            .bind(self.action.as_str())
+            .bind(i32::try_from(BULK_MOST).unwrap_or(i32::MAX))
+            .bind(after)
+            .fetch_one(db)
+            .await
+    }
+
+    /// Those of `ids` that are still meant. Locked, unless it is a dry run, in the order of their ids, so that two bulks never
+    /// wait for each other in a circle; and what they are is looked at once more, because somebody else may have had the lock.
+    async fn read(&self, db: &mut PgConnection, ids: &[Uuid], dry_run: bool) -> Result<Vec<Alarm>, sqlx::Error> {
+        macro_rules! still_meant {
+            ($lock:literal) => {
+                concat!(
+                    "SELECT ",
+                    columns!(),
+                    " FROM alarms WHERE id = ANY ($1) AND owner_did = $2 AND subject = 'agent' AND status = ANY ($3) \
+                     AND ($4::text IS NULL OR labels_match(labels, $4::jsonb)) ORDER BY id ",
+                    $lock
+                )
+            };
+        }
+        let statement = if dry_run { still_meant!("") } else { still_meant!("FOR UPDATE") };
+        sqlx::query_as(statement)
+            .bind(ids)
+            .bind(self.owner.as_str())
+            .bind(self.statuses)
+            .bind(self.requirements.as_deref())
+            .fetch_all(db)
+            .await
+    }
+}
+
+fn count(number: i64) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}
+
+/// Whether anything would be written.
+fn would(action: Action, alarm: &Alarm, now: DateTime<Utc>) -> bool {
+    let causes = alarm.paused_by();
+    match action {
+        Action::Cancel => alarm.status.is_living(),
+        Action::Pause => matches!(lifecycle::pause(alarm.status, &causes, Cause::Owner), Ok(Some(_))),
+        Action::Resume => alarm.timing().is_ok_and(|timing| {
+            let resumed = lifecycle::resume(&alarm.standing(&timing, &causes), Cause::Owner, now);
+            resumed.is_ok_and(|resumed| resumed != Resumed::Unchanged)
+        }),
+        Action::Rearm => {
+            alarm.timing().is_ok_and(|timing| lifecycle::rearm(&alarm.standing(&timing, &[]), None, now, now).is_ok())
+        }
     }
 }
 

@@ -165,7 +165,7 @@ async fn lock(db: &mut PgConnection, owner: &Did, id: AlarmId) -> Result<Option<
 
 /// The time at which the lock was had. `now()` would be when the transaction began, which may have waited for the lock
 /// past a slot.
-pub(super) async fn clock(db: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
+pub(in crate::store) async fn clock(db: &mut PgConnection) -> Result<DateTime<Utc>, sqlx::Error> {
     sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(db).await
 }
 
@@ -178,7 +178,8 @@ pub(in crate::store) async fn cancel(
 ) -> Result<Alarm, sqlx::Error> {
     sqlx::query_as(concat!(
         "UPDATE alarms SET status = 'cancelled', cancelled_by = $2, paused_by = '{}', \
-         claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = 0, \
+         claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL, claims = 0, \
+         first_claimed_at = NULL, \
          revision = revision + 1, updated_at = now() \
          WHERE id = $1 AND status IN ('active', 'paused') RETURNING ",
         columns!()
@@ -217,12 +218,12 @@ async fn patched(
         None
     } else {
         match definition.timing.plan(alarm.id, now, now - patch.leniency) {
-            Plan::At(slot) => Some(Replan::armed(slot)),
+            Plan::At(slot) => Some(Replan { passed: alarm.forgone(now), ..Replan::armed(slot) }),
             Plan::Missed { due } => return Ok(Edited::Refused(NotPatched::Past { due, now })),
             Plan::Never => return Ok(Edited::Refused(NotPatched::NeverFires)),
         }
     };
-    let alarm = write_definition(db, alarm.id, &definition, replan.as_ref(), None).await?;
+    let alarm = write_definition(db, &alarm, &definition, replan.as_ref(), None).await?;
     Ok(Edited::Done(Box::new(alarm)))
 }
 
@@ -231,30 +232,38 @@ pub(in crate::store) struct Replan {
     pub status: Status,
     pub slot: Slot,
     pub last_error: String,
+    /// What it gives up: slots that have passed.
+    pub passed: Option<Passed>,
 }
 
 impl Replan {
     pub const fn armed(slot: Slot) -> Self {
-        Self { status: Status::Active, slot, last_error: String::new() }
+        Self { status: Status::Active, slot, last_error: String::new(), passed: None }
     }
 }
 
-/// Writes another definition over that of an alarm whose lock the caller holds. `resource`: generation and hash of the
-/// resource it comes from.
+/// Writes another definition over that of an alarm whose lock the caller holds, and what it gives up into its history, under
+/// the epoch that ends. `resource`: generation and hash of the resource it comes from.
 pub(in crate::store) async fn write_definition(
     db: &mut PgConnection,
-    id: AlarmId,
+    stored: &Alarm,
     definition: &Definition,
     replan: Option<&Replan>,
     resource: Option<(i64, &[u8; 32])>,
 ) -> Result<Alarm, sqlx::Error> {
+    let passed = replan.and_then(|replan| replan.passed);
+    if let Some(passed) = passed {
+        attempts::record_passed(db, stored, &passed, "").await?;
+    }
+    let missed = slots(passed) + replan.map_or(0, |replan| i64::from(replan.status == Status::Failed));
     let statement = concat!(include_str!("../sql/edit_alarm.sql"), columns!());
     bind_definition(sqlx::query_as(statement), definition)
-        .bind(id.as_uuid())
+        .bind(stored.id.as_uuid())
         .bind(replan.map(|replan| replan.status.as_str()))
         .bind(replan.map(|replan| replan.slot.scheduled_for))
         .bind(replan.map(|replan| interval(replan.slot.offset)))
         .bind(replan.map(|replan| replan.last_error.as_str()))
+        .bind(missed)
         .bind(resource.map(|(generation, _)| generation))
         .bind(resource.map(|(_, hash)| hash.as_slice()))
         .fetch_one(db)
@@ -283,6 +292,20 @@ async fn write_pause<R>(db: &mut PgConnection, id: AlarmId, causes: &[Cause]) ->
     Ok(Edited::Done(Box::new(alarm)))
 }
 
+/// What a resumption writes. What is not said stays.
+struct Resumption {
+    status: Status,
+    slot: Option<DateTime<Utc>>,
+    next_fire_at: Option<DateTime<Utc>>,
+    series_at: Option<DateTime<Utc>>,
+    error: Option<String>,
+    passed: Option<Passed>,
+}
+
+fn slots(passed: Option<Passed>) -> i64 {
+    passed.map_or(0, |passed| i64::try_from(passed.run.slots).unwrap_or(i64::MAX))
+}
+
 pub(super) async fn resumed(
     db: &mut PgConnection,
     alarm: Alarm,
@@ -298,28 +321,41 @@ pub(super) async fn resumed(
         Ok(resumed) => resumed,
         Err(over) => return Ok(Edited::Refused(over)),
     };
-    let (status, slot, next_fire_at, error, passed) = match resumed {
+    let mut write = Resumption {
+        status: Status::Active,
+        slot: None,
+        next_fire_at: None,
+        series_at: None,
+        error: None,
+        passed: None,
+    };
+    match resumed {
         Resumed::Unchanged => return Ok(Edited::Unchanged(Box::new(alarm))),
         Resumed::StillPaused(causes) => return write_pause(db, alarm.id, &causes).await,
-        Resumed::AsItStands => (Status::Active, None, None, None, None),
-        Resumed::AtOnce => (Status::Active, None, Some(now), None, None),
+        Resumed::AsItStands => {}
+        Resumed::OnItsLadder { passed } => (write.series_at, write.passed) = (Some(passed.run.last), Some(passed)),
+        Resumed::AtOnce => write.next_fire_at = Some(now),
         Resumed::At { slot, passed } => {
-            (Status::Active, Some(slot.scheduled_for), Some(slot.effective_at()), None, Some(passed))
+            (write.slot, write.next_fire_at) = (Some(slot.scheduled_for), Some(slot.effective_at()));
+            write.passed = Some(passed);
         }
-        Resumed::Over { status, why, passed } => (status, None, None, Some(why), Some(passed)),
-    };
+        Resumed::Over { status, why, passed } => {
+            (write.status, write.error, write.passed) = (status, Some(why), Some(passed));
+        }
+    }
     let resumed: Alarm = sqlx::query_as(concat!(include_str!("../sql/resume_alarm.sql"), columns!()))
         .bind(alarm.id.as_uuid())
-        .bind(status.as_str())
-        .bind(slot)
-        .bind(next_fire_at)
-        .bind(error)
-        .bind(passed.map_or(0, |passed: Passed| i64::try_from(passed.run.slots).unwrap_or(i64::MAX)))
+        .bind(write.status.as_str())
+        .bind(write.slot)
+        .bind(write.next_fire_at)
+        .bind(&write.error)
+        .bind(slots(write.passed))
+        .bind(write.series_at)
+        .bind(alarm.in_flight && write.status.is_living())
         .fetch_one(&mut *db)
         .await?;
-    if let Some(passed) = passed {
-        // Under the epoch that the slots belonged to, which a resumption does not change.
-        attempts::record_passed(db, &resumed, &passed).await?;
+    if let Some(passed) = write.passed {
+        attempts::record_passed(db, &alarm, &passed, write.error.as_deref().unwrap_or_default()).await?;
     }
     Ok(Edited::Done(Box::new(resumed)))
 }

@@ -21,14 +21,18 @@ use uuid::Uuid;
 pub use bulk::{Action, BULK_MOST, Bulk};
 pub use create::{Created, Request};
 pub use edit::{Cancelled, Edited, NotPatched, Patch};
-pub(super) use edit::{Replan, cancel, write_definition};
+pub(super) use edit::{Replan, cancel, clock, write_definition};
 pub use list::{Filter, LIST, Page};
 
 use super::interval::{duration, interval};
 use crate::domain::{
-    alarm::{Cause, Definition, Misfire, Status, Timing, lifecycle::Standing},
+    alarm::{
+        Cause, Definition, Misfire, Status, Timing,
+        lifecycle::{self, Standing},
+    },
     ids::{AlarmId, ScheduleEpoch},
     labels::Labels,
+    occurrence::Passed,
     payload::Payload,
     schedule::{Recurrence, Schedule, Window, Zone},
 };
@@ -62,6 +66,7 @@ pub struct Alarm {
     paused_by: Vec<String>,
     pub cancelled_by: Option<String>,
     pub scheduled_for: DateTime<Utc>,
+    series_at: Option<DateTime<Utc>>,
     pub next_fire_at: DateTime<Utc>,
     #[sqlx(try_from = "i64")]
     pub schedule_epoch: ScheduleEpoch,
@@ -70,7 +75,7 @@ pub struct Alarm {
     pub last_error: String,
     pub fired_count: i64,
     pub missed_count: i64,
-    /// A claim stands: a wake may be under way.
+    /// A claim stands whose lease has not ended: a wake may be under way.
     pub in_flight: bool,
     pub source: String,
     cluster_id: Option<Uuid>,
@@ -88,8 +93,8 @@ macro_rules! columns {
     () => {
         "id, owner_did, label, labels::text AS labels, kind, fire_at, cron_expr, timezone, starts_at, ends_at, spread, \
          spread_offset, misfire, max_lateness, conversation_id, wake_message, payload::text AS payload, max_failures, \
-         status, paused_by, cancelled_by, scheduled_for, next_fire_at, schedule_epoch, revision, failure_count, \
-         last_error, fired_count, missed_count, claim_token IS NOT NULL AS in_flight, source, cluster_id, \
+         status, paused_by, cancelled_by, scheduled_for, series_at, next_fire_at, schedule_epoch, revision, failure_count, \
+         last_error, fired_count, missed_count, coalesce(claimed_until > clock_timestamp(), false) AS in_flight, source, cluster_id, \
          resource_namespace, resource_name, idempotency_key, correlation_id, created_at, updated_at, last_fired_at"
     };
 }
@@ -150,6 +155,12 @@ impl Alarm {
         duration(&self.spread_offset).unwrap_or_default()
     }
 
+    /// What it gives up if it is planned anew now. A row that cannot be read has no slots to tell of.
+    pub(super) fn forgone(&self, now: DateTime<Utc>) -> Option<Passed> {
+        let timing = self.timing().ok()?;
+        lifecycle::forgone(&self.standing(&timing, &[]), now)
+    }
+
     fn standing<'a>(&self, timing: &'a Timing, paused_by: &'a [Cause]) -> Standing<'a> {
         Standing {
             status: self.status,
@@ -157,6 +168,7 @@ impl Alarm {
             timing,
             offset: self.offset(),
             scheduled_for: self.scheduled_for,
+            series_at: self.series_at.unwrap_or(self.scheduled_for),
             next_fire_at: self.next_fire_at,
             failure_count: u32::try_from(self.failure_count).unwrap_or(0),
             in_flight: self.in_flight,

@@ -9,7 +9,7 @@ WHERE owner_did = $1 AND subject = 'agent'
   -- Only what is active is due at all.
   AND ($6::timestamptz IS NULL OR (status = 'active' AND next_fire_at >= $6))
   AND ($7::timestamptz IS NULL OR (status = 'active' AND next_fire_at < $7))
-  AND labels_match(labels, $8::jsonb)
+  AND ($8::text IS NULL OR labels_match(labels, $8::jsonb))
   AND ($9::timestamptz IS NULL OR (created_at, id) < ($9, $10))
 ORDER BY created_at DESC, id DESC
 LIMIT $11

@@ -13,7 +13,7 @@ SET registered_at = now(),
     status = 'active', last_fired_at = NULL,
     schedule_epoch = alarms.schedule_epoch + 1,
     revision = alarms.revision + 1,
-    failure_count = 0, last_error = '', claims = 0,
-    claimed_at = NULL, claim_token = NULL, claimed_by = NULL,
+    failure_count = 0, last_error = '', claims = 0, first_claimed_at = NULL,
+    claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL,
     updated_at = now()
 RETURNING

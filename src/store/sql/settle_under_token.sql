@@ -11,12 +11,14 @@ WITH found AS (
     SET status = coalesce($4, alarms.status),
         paused_by = CASE WHEN $4 IS NULL THEN paused_by ELSE '{}' END,
         scheduled_for = $5,
+        -- Another slot than before is one of the series; the same one keeps what is told of the series.
+        series_at = CASE WHEN scheduled_for = $5 THEN series_at END,
         next_fire_at = $6,
         failure_count = $7,
         last_error = $8,
         fired_count = fired_count + CASE WHEN $9 THEN 1 ELSE 0 END,
         last_fired_at = CASE WHEN $9 THEN now() ELSE last_fired_at END,
-        claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claims = 0,
+        claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL, claims = 0, first_claimed_at = NULL,
         updated_at = now()
     FROM found
     WHERE alarms.id = found.id

@@ -484,3 +484,122 @@ async fn timers_are_not_among_an_owners_alarms() {
     assert!(matches!(store.pause_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unknown));
     assert!(store.attempts_if_owned(&owner, alarm.id, None, 3).await.unwrap().is_none());
 }
+
+/// Lets an hour pass for every alarm.
+const AN_HOUR_LATER: &str = "UPDATE alarms SET scheduled_for = scheduled_for - interval '1 h', \
+                             next_fire_at = next_fire_at - interval '1 h', fire_at = fire_at - interval '1 h', \
+                             claimed_until = claimed_until - interval '1 h'";
+
+#[tokio::test]
+async fn what_an_edit_of_the_schedule_gives_up_is_told() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let owner = ann();
+    let series = create(&store, &owner, every_minute()).await;
+    let once = create(&store, &owner, Draft { delay_seconds: Some(60), ..draft() }).await;
+    store.pause_if_owned(&owner, once.id).await.unwrap();
+    execute(&mut database.connect().await, AN_HOUR_LATER).await;
+
+    let due = read(&store, &series).await.scheduled_for;
+    let changes = Changes { cron_expr: Change::Set("0 0 1 1 *".into()), ..Changes::default() };
+    let after = done(store.patch_if_owned(&owner, series.id, &patch(&changes)).await.unwrap());
+    let [(outcome, reason, first_at, last_at, slots)] = history(&database, &series).await.try_into().unwrap();
+    assert_eq!((outcome.as_str(), reason.as_deref(), first_at), ("skipped", Some("replanned"), Some(due)));
+    let told = (last_at.unwrap() - due).num_minutes() + 1;
+    assert!((60..=61).contains(&told), "{told}");
+    assert_eq!((slots, after.missed_count), (Some(told), told));
+
+    let changes = Changes { delay_seconds: Change::Set(3600), ..Changes::default() };
+    done(store.patch_if_owned(&owner, once.id, &patch(&changes)).await.unwrap());
+    let [(outcome, reason, ..)] = history(&database, &once).await.try_into().unwrap();
+    assert_eq!((outcome.as_str(), reason.as_deref()), ("skipped", Some("paused")));
+}
+
+#[tokio::test]
+async fn a_claim_whose_lease_has_ended_is_not_in_flight() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
+    let mut db = database.connect().await;
+    execute(&mut db, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
+    claim(&store).await;
+    assert!(read(&store, &alarm).await.in_flight);
+    store.pause_if_owned(&owner, alarm.id).await.unwrap();
+    // The dispatcher died with it.
+    execute(&mut db, AN_HOUR_LATER).await;
+    assert!(!read(&store, &alarm).await.in_flight);
+    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
+    assert!(resumed.next_fire_at > store.now().await.unwrap(), "the slot of an hour ago does not fire now");
+    let claims: i32 = sqlx::query_scalar("SELECT claims FROM alarms").fetch_one(&mut db).await.unwrap();
+    assert_eq!(claims, 0, "the next occurrence is claimed for the first time");
+    assert_eq!(history(&database, &alarm).await[0].0, "skipped");
+}
+
+#[tokio::test]
+async fn a_pause_on_the_ladder_is_not_followed_by_a_burst() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, draft) = (ann(), Draft { misfire: Some("fire_all".into()), ..every_minute() });
+    let alarm = create(&store, &owner, draft).await;
+    let mut db = database.connect().await;
+    execute(&mut db, "UPDATE alarms SET failure_count = 1").await;
+    store.pause_if_owned(&owner, alarm.id).await.unwrap();
+    execute(&mut db, AN_HOUR_LATER).await;
+    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
+    assert_eq!((resumed.status, resumed.failure_count), (Status::Active, 1));
+    let claimed = claim(&store).await.claims.remove(0);
+    assert_eq!(claimed.wake.scheduled_for, resumed.scheduled_for, "the same occurrence goes on");
+    // What follows it begins where the pause ended.
+    let [(_, _, _, last_at, slots)] = history(&database, &alarm).await.try_into().unwrap();
+    assert_eq!(Some(claimed.series_at), last_at);
+    assert_eq!(slots, Some(resumed.missed_count));
+}
+
+#[tokio::test]
+async fn an_occurrence_keeps_the_time_of_its_first_claim_until_it_has_a_result() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    create(&store, &ann(), every_minute()).await;
+    let mut db = database.connect().await;
+    execute(&mut db, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
+    let first_claimed_at = async |db: &mut sqlx::PgConnection| -> Option<chrono::DateTime<chrono::Utc>> {
+        sqlx::query_scalar("SELECT first_claimed_at FROM alarms").fetch_one(db).await.unwrap()
+    };
+    let first = claim(&store).await.claims.remove(0);
+    assert_eq!(first_claimed_at(&mut db).await, Some(first.claimed_at));
+    execute(&mut db, "UPDATE alarms SET claimed_until = now()").await;
+    let second = claim(&store).await.claims.remove(0);
+    assert!(second.claimed_at > first.claimed_at);
+    assert_eq!(first_claimed_at(&mut db).await, Some(first.claimed_at));
+    // Given back unsent, the first claim's count stays; a second give-back forgets it.
+    store.give_back_under_token(&second).await.unwrap();
+    assert_eq!(first_claimed_at(&mut db).await, Some(first.claimed_at));
+}
+
+#[tokio::test]
+async fn history_of_one_instant_is_not_lost_between_pages() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let alarm = create(&store, &ann(), every_minute()).await;
+    execute(
+        &mut database.connect().await,
+        &format!(
+            "INSERT INTO attempts (alarm_id, owner_did, claim_token, scheduled_for, attempt, started_at, outcome,
+                                   first_at, last_at, slots, reason)
+             SELECT '{}', '{}', gen_random_uuid(), now(), 0, now(), 'missed', now(), now(), 1, reason
+             FROM unnest(ARRAY['late', 'folded', 'retrying']) AS reason",
+            alarm.id, alarm.owner_did
+        ),
+    )
+    .await;
+    let (mut seen, mut cursor) = (BTreeSet::new(), None);
+    loop {
+        let page = store.attempts_if_owned(&ann(), alarm.id, cursor, 1).await.unwrap().unwrap();
+        seen.extend(page.entries.into_iter().filter_map(|entry| entry.reason));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, named(&["late", "folded", "retrying"]));
+}

@@ -11,8 +11,10 @@ use chronos::{
     },
 };
 
+use sqlx::Connection;
+
 use super::{ann, bob, create, every_minute, execute, in_an_hour, labels, read};
-use crate::support::Database;
+use crate::support::{Database, eventually};
 
 fn ops() -> Selector {
     Selector::parse("team=ops").unwrap()
@@ -115,9 +117,63 @@ async fn more_than_one_call_handles_are_done_by_calling_again() {
         ),
     )
     .await;
+    let dry = store.bulk_if_owned(&ann(), Action::Pause, &ops(), &[], true).await.unwrap();
     let first = bulk(&store, Action::Pause).await;
     assert_eq!((counts(&first), first.truncated), ((MANY, BULK_MOST, 0), true));
+    assert_eq!(dry, first);
     let second = bulk(&store, Action::Pause).await;
     assert_eq!((counts(&second), second.truncated), ((MANY, 20, BULK_MOST), false));
     assert_eq!(read(&store, &alarm).await.status, Status::Paused);
+}
+
+#[tokio::test]
+async fn alarms_that_cannot_be_changed_do_not_keep_a_call_from_the_others() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let unreadable = create(&store, &ann(), of_ops(every_minute())).await;
+    let mut db = database.connect().await;
+    // With lower ids than the good one.
+    execute(
+        &mut db,
+        &format!(
+            "UPDATE alarms SET status = 'failed', timezone = 'Mars/Olympus';
+             INSERT INTO alarms (id, owner_did, user_id, labels, correlation_id, kind, cron_expr, timezone, status, scheduled_for, next_fire_at)
+             SELECT lpad(to_hex(n), 32, '0')::uuid, owner_did, user_id, labels, 'x', kind, cron_expr, timezone, status, now(), now()
+             FROM alarms, generate_series(1, {}) AS n",
+            BULK_MOST + 10
+        ),
+    )
+    .await;
+    let good = create(&store, &ann(), of_ops(every_minute())).await;
+    execute(&mut db, &format!("UPDATE alarms SET status = 'failed' WHERE id = '{}'", good.id)).await;
+    let rearmed = bulk(&store, Action::Rearm).await;
+    assert_eq!((rearmed.ids.as_slice(), rearmed.truncated), ([good.id].as_slice(), false));
+    assert_eq!(counts(&rearmed), (BULK_MOST + 12, 1, BULK_MOST + 11));
+    assert_eq!(read(&store, &unreadable).await.status, Status::Failed);
+}
+
+#[tokio::test]
+async fn what_is_no_longer_meant_when_its_lock_is_had_is_left_alone() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let alarm = create(&store, &ann(), of_ops(in_an_hour())).await;
+    let mut other = database.connect().await;
+    let mut holding = other.begin().await.unwrap();
+    execute(&mut holding, "UPDATE alarms SET labels = '{\"team\": \"dev\"}'").await;
+    let wait_for_lock = async {
+        eventually("the bulk waits for the row", || async {
+            let waiting: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+            )
+            .fetch_one(&mut database.connect().await)
+            .await
+            .unwrap();
+            (waiting == 1).then_some(())
+        })
+        .await;
+        holding.commit().await.unwrap();
+    };
+    let (cancelled, ()) = tokio::join!(bulk(&store, Action::Cancel), wait_for_lock);
+    assert_eq!(cancelled.changed, 0);
+    assert_eq!(read(&store, &alarm).await.status, Status::Active);
 }

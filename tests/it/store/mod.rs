@@ -7,6 +7,7 @@ mod constraints;
 mod operation;
 mod partitions;
 mod plans;
+mod resources;
 mod schema;
 mod service_calls;
 mod sessions;

@@ -16,8 +16,9 @@ use uuid::Uuid;
 use super::{columns_of, did_of, execute, plan_of, refused_by, warm_store};
 use crate::support::Database;
 
-const CLAIM: &str = "UPDATE alarms SET claimed_at = now(), claim_token = gen_random_uuid(), claimed_by = gen_random_uuid(), \
-                     claims = 1, failure_count = 2, last_error = 'HTTP 503'";
+const CLAIM: &str = "UPDATE alarms SET claimed_at = now(), claimed_until = now() + interval '1 min', \
+                     claim_token = gen_random_uuid(), claimed_by = gen_random_uuid(), claims = 1, first_claimed_at = now(), \
+                     failure_count = 2, last_error = 'HTTP 503'";
 const REACH: &str = "UPDATE alarms SET status = 'fired', last_fired_at = now()";
 
 fn call(id: &str) -> ServiceCallId {

@@ -252,6 +252,8 @@ async fn the_schema_refuses_what_would_break_a_session() {
         ("UPDATE events SET type = 'thought'", "events_type_known"),
         ("UPDATE alarms SET timer_id = 'same'", "alarms_session_timer_idx"),
         ("UPDATE alarms SET session_key = 'ann:agent:none'", "alarms_session_fkey"),
+        ("UPDATE alarms SET owner_did = 'did:matrix:ann:ffffffffffffffff'", "alarms_session_fkey"),
+        ("UPDATE alarms SET timer_id = repeat('x', 257)", "alarms_texts_are_capped"),
     ];
     for (statement, constraint) in refusals {
         assert_eq!(refused_by(&mut db, statement).await, constraint, "{statement}");

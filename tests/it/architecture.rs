@@ -95,6 +95,19 @@ fn no_module_reaches_where_it_must_not() {
 }
 
 #[test]
+fn no_file_is_longer_than_a_reader_can_bear() {
+    const LONGEST: usize = 600;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = ["src", "tests", "bench", "fuzz/parsers"].iter().flat_map(|folder| sources(&root.join(folder)));
+    let long: Vec<String> = files
+        .map(|file| (fs::read_to_string(&file).unwrap().lines().count(), file))
+        .filter(|(lines, _)| *lines > LONGEST)
+        .map(|(lines, file)| format!("{} has {lines} lines", file.display()))
+        .collect();
+    assert!(long.is_empty(), "split these: {long:?}");
+}
+
+#[test]
 fn zone_rules_come_from_one_file() {
     let knows_jiff = |file: &PathBuf| {
         let text = fs::read_to_string(file).unwrap();

@@ -5,32 +5,23 @@ use std::collections::BTreeSet;
 use chrono::TimeDelta;
 use chronos::{
     domain::{
-        alarm::{Change, Changes, Draft, Kind, Status, lifecycle::NotRearmed},
+        alarm::{Change, Changes, Draft, Kind, Status},
         ids::{AlarmId, DeliveryId},
         labels::Selector,
         occurrence::Outcome,
     },
     store::{
         Store,
-        alarms::{Alarm, Cancelled, Created, Edited, Filter, NotPatched, Patch},
+        alarms::{Cancelled, Created, Edited, Filter, NotPatched, Patch},
     },
 };
 use futures::future::join_all;
 
 use super::{
-    NO_LENIENCY, ann, bob, claim, create, create_with_key, draft, every_minute, execute, history, in_an_hour, labels,
-    read, warm_store,
+    NO_LENIENCY, ann, bob, claim, create, create_with_key, done, draft, every_minute, execute, in_an_hour, labels,
+    patch, read, warm_store,
 };
 use crate::support::Database;
-
-fn patch(changes: &Changes) -> Patch<'_> {
-    Patch { changes, revision: None, max_failures: 5, leniency: NO_LENIENCY }
-}
-
-fn done<R: std::fmt::Debug>(edited: Edited<R>) -> Alarm {
-    let Edited::Done(alarm) = edited else { panic!("not done: {edited:?}") };
-    *alarm
-}
 
 async fn listed(store: &Store, filter: &Filter) -> BTreeSet<String> {
     let page = store.list_owned(&ann(), filter, None, 100).await.unwrap();
@@ -301,115 +292,6 @@ async fn of_many_who_patch_one_revision_at_once_one_succeeds() {
 }
 
 #[tokio::test]
-async fn a_paused_alarm_is_not_claimed_and_a_resumed_series_skips_what_passed() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
-    let paused = done(store.pause_if_owned(&owner, alarm.id).await.unwrap());
-    assert_eq!(paused.status, Status::Paused);
-    assert!(matches!(store.pause_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unchanged(_)));
-    execute(
-        &mut database.connect().await,
-        "UPDATE alarms SET scheduled_for = scheduled_for - interval '1 h', next_fire_at = next_fire_at - interval '1 h'",
-    )
-    .await;
-    assert!(claim(&store).await.claims.is_empty());
-
-    let due = read(&store, &alarm).await.scheduled_for;
-    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
-    assert_eq!(resumed.status, Status::Active);
-    assert!(resumed.next_fire_at > store.now().await.unwrap());
-    // An hour's, or one more if a minute began meanwhile.
-    let skipped = (resumed.scheduled_for - due).num_minutes();
-    assert!((60..=61).contains(&skipped), "{skipped}");
-    assert_eq!(resumed.missed_count, skipped);
-    let [(outcome, reason, first_at, last_at, slots)] = history(&database, &alarm).await.try_into().unwrap();
-    assert_eq!((outcome.as_str(), reason.as_deref()), ("skipped", Some("paused")));
-    assert_eq!((first_at, slots), (Some(due), Some(skipped)));
-    assert_eq!(last_at, Some(resumed.scheduled_for - TimeDelta::minutes(1)));
-    assert!(matches!(store.resume_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unchanged(_)));
-}
-
-#[tokio::test]
-async fn a_once_alarm_whose_instant_passed_in_a_pause_is_due_at_once_or_missed() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let owner = ann();
-    let fires = create(&store, &owner, Draft { max_lateness_seconds: Some(1), ..in_an_hour() }).await;
-    let skips = create(&store, &owner, Draft { misfire: Some("skip".into()), ..in_an_hour() }).await;
-    for alarm in [&fires, &skips] {
-        store.pause_if_owned(&owner, alarm.id).await.unwrap();
-    }
-    execute(
-        &mut database.connect().await,
-        "UPDATE alarms SET fire_at = fire_at - interval '2 h', scheduled_for = scheduled_for - interval '2 h',
-                           next_fire_at = next_fire_at - interval '2 h'",
-    )
-    .await;
-    let fires = done(store.resume_if_owned(&owner, fires.id).await.unwrap());
-    assert_eq!(fires.status, Status::Active);
-    assert!(fires.next_fire_at > fires.scheduled_for, "due from now on, so that it is not late");
-    assert_eq!(claim(&store).await.claims.len(), 1);
-    let skips = done(store.resume_if_owned(&owner, skips.id).await.unwrap());
-    assert_eq!((skips.status, skips.last_error.as_str()), (Status::Failed, "missed: paused"));
-    assert_eq!(history(&database, &skips).await[0].0, "missed");
-}
-
-#[tokio::test]
-async fn resuming_what_is_in_flight_lifts_the_pause_and_nothing_else() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
-    execute(&mut database.connect().await, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
-    claim(&store).await;
-    store.pause_if_owned(&owner, alarm.id).await.unwrap();
-    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
-    assert_eq!((resumed.status, resumed.in_flight), (Status::Active, true));
-    assert_eq!(resumed.scheduled_for, alarm.scheduled_for);
-    assert!(history(&database, &alarm).await.is_empty());
-}
-
-#[tokio::test]
-async fn only_what_is_over_is_armed_again_and_then_under_a_new_delivery() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let (owner, alarm) = (ann(), create(&store, &ann(), in_an_hour()).await);
-    let rearm = async |instant| store.rearm_if_owned(&owner, alarm.id, instant, NO_LENIENCY).await.unwrap();
-    assert!(matches!(rearm(None).await, Edited::Refused(NotRearmed::Living(Status::Active))));
-    store.cancel_if_owned(&owner, alarm.id).await.unwrap();
-    // Its instant still lies ahead.
-    let again = done(rearm(None).await);
-    assert_eq!((again.status, again.cancelled_by.as_deref()), (Status::Active, None));
-    assert_eq!(again.scheduled_for, alarm.scheduled_for);
-    assert_eq!(again.schedule_epoch.0, alarm.schedule_epoch.0 + 1, "another occurrence, another delivery id");
-
-    execute(
-        &mut database.connect().await,
-        "UPDATE alarms SET status = 'failed', fire_at = '2020-01-01', failure_count = 6",
-    )
-    .await;
-    assert!(matches!(rearm(None).await, Edited::Refused(NotRearmed::NeedsInstant)));
-    let instant = store.now().await.unwrap() + TimeDelta::hours(1);
-    let armed = done(rearm(Some(instant)).await);
-    assert_eq!((armed.fire_at, armed.next_fire_at, armed.failure_count), (Some(instant), instant, 0));
-}
-
-#[tokio::test]
-async fn a_row_that_cannot_be_read_is_told_and_can_still_be_paused_and_cancelled() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
-    execute(&mut database.connect().await, "UPDATE alarms SET timezone = 'Mars/Olympus'").await;
-    let changes = Changes { label: Change::Set("x".into()), ..Changes::default() };
-    let answer = store.patch_if_owned(&owner, alarm.id, &patch(&changes)).await.unwrap();
-    assert!(matches!(&answer, Edited::Unreadable(why) if why.contains("Mars/Olympus")), "{answer:?}");
-    done(store.pause_if_owned(&owner, alarm.id).await.unwrap());
-    assert!(matches!(store.resume_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unreadable(_)));
-    let cancelled = store.cancel_if_owned(&owner, alarm.id).await.unwrap();
-    assert!(matches!(cancelled, Cancelled::Over { alarm, .. } if alarm.status == Status::Cancelled));
-}
-
-#[tokio::test]
 async fn whoever_cancels_and_whoever_claims_at_once_agree_on_who_was_first() {
     let database = Database::fresh().await;
     let store = warm_store(&database).await;
@@ -483,97 +365,6 @@ async fn timers_are_not_among_an_owners_alarms() {
     assert!(matches!(store.cancel_if_owned(&owner, alarm.id).await.unwrap(), Cancelled::Unknown));
     assert!(matches!(store.pause_if_owned(&owner, alarm.id).await.unwrap(), Edited::Unknown));
     assert!(store.attempts_if_owned(&owner, alarm.id, None, 3).await.unwrap().is_none());
-}
-
-/// Lets an hour pass for every alarm.
-const AN_HOUR_LATER: &str = "UPDATE alarms SET scheduled_for = scheduled_for - interval '1 h', \
-                             next_fire_at = next_fire_at - interval '1 h', fire_at = fire_at - interval '1 h', \
-                             claimed_until = claimed_until - interval '1 h'";
-
-#[tokio::test]
-async fn what_an_edit_of_the_schedule_gives_up_is_told() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let owner = ann();
-    let series = create(&store, &owner, every_minute()).await;
-    let once = create(&store, &owner, Draft { delay_seconds: Some(60), ..draft() }).await;
-    store.pause_if_owned(&owner, once.id).await.unwrap();
-    execute(&mut database.connect().await, AN_HOUR_LATER).await;
-
-    let due = read(&store, &series).await.scheduled_for;
-    let changes = Changes { cron_expr: Change::Set("0 0 1 1 *".into()), ..Changes::default() };
-    let after = done(store.patch_if_owned(&owner, series.id, &patch(&changes)).await.unwrap());
-    let [(outcome, reason, first_at, last_at, slots)] = history(&database, &series).await.try_into().unwrap();
-    assert_eq!((outcome.as_str(), reason.as_deref(), first_at), ("skipped", Some("replanned"), Some(due)));
-    let told = (last_at.unwrap() - due).num_minutes() + 1;
-    assert!((60..=61).contains(&told), "{told}");
-    assert_eq!((slots, after.missed_count), (Some(told), told));
-
-    let changes = Changes { delay_seconds: Change::Set(3600), ..Changes::default() };
-    done(store.patch_if_owned(&owner, once.id, &patch(&changes)).await.unwrap());
-    let [(outcome, reason, ..)] = history(&database, &once).await.try_into().unwrap();
-    assert_eq!((outcome.as_str(), reason.as_deref()), ("skipped", Some("paused")));
-}
-
-#[tokio::test]
-async fn a_claim_whose_lease_has_ended_is_not_in_flight() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
-    let mut db = database.connect().await;
-    execute(&mut db, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
-    claim(&store).await;
-    assert!(read(&store, &alarm).await.in_flight);
-    store.pause_if_owned(&owner, alarm.id).await.unwrap();
-    // The dispatcher died with it.
-    execute(&mut db, AN_HOUR_LATER).await;
-    assert!(!read(&store, &alarm).await.in_flight);
-    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
-    assert!(resumed.next_fire_at > store.now().await.unwrap(), "the slot of an hour ago does not fire now");
-    let claims: i32 = sqlx::query_scalar("SELECT claims FROM alarms").fetch_one(&mut db).await.unwrap();
-    assert_eq!(claims, 0, "the next occurrence is claimed for the first time");
-    assert_eq!(history(&database, &alarm).await[0].0, "skipped");
-}
-
-#[tokio::test]
-async fn a_pause_on_the_ladder_is_not_followed_by_a_burst() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let (owner, draft) = (ann(), Draft { misfire: Some("fire_all".into()), ..every_minute() });
-    let alarm = create(&store, &owner, draft).await;
-    let mut db = database.connect().await;
-    execute(&mut db, "UPDATE alarms SET failure_count = 1").await;
-    store.pause_if_owned(&owner, alarm.id).await.unwrap();
-    execute(&mut db, AN_HOUR_LATER).await;
-    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
-    assert_eq!((resumed.status, resumed.failure_count), (Status::Active, 1));
-    let claimed = claim(&store).await.claims.remove(0);
-    assert_eq!(claimed.wake.scheduled_for, resumed.scheduled_for, "the same occurrence goes on");
-    // What follows it begins where the pause ended.
-    let [(_, _, _, last_at, slots)] = history(&database, &alarm).await.try_into().unwrap();
-    assert_eq!(Some(claimed.series_at), last_at);
-    assert_eq!(slots, Some(resumed.missed_count));
-}
-
-#[tokio::test]
-async fn an_occurrence_keeps_the_time_of_its_first_claim_until_it_has_a_result() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    create(&store, &ann(), every_minute()).await;
-    let mut db = database.connect().await;
-    execute(&mut db, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
-    let first_claimed_at = async |db: &mut sqlx::PgConnection| -> Option<chrono::DateTime<chrono::Utc>> {
-        sqlx::query_scalar("SELECT first_claimed_at FROM alarms").fetch_one(db).await.unwrap()
-    };
-    let first = claim(&store).await.claims.remove(0);
-    assert_eq!(first_claimed_at(&mut db).await, Some(first.claimed_at));
-    execute(&mut db, "UPDATE alarms SET claimed_until = now()").await;
-    let second = claim(&store).await.claims.remove(0);
-    assert!(second.claimed_at > first.claimed_at);
-    assert_eq!(first_claimed_at(&mut db).await, Some(first.claimed_at));
-    // Given back unsent, the first claim's count stays; a second give-back forgets it.
-    store.give_back_under_token(&second).await.unwrap();
-    assert_eq!(first_claimed_at(&mut db).await, Some(first.claimed_at));
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ mod agents;
 mod alarms;
 mod bulk;
 mod constraints;
+mod lifecycle;
 mod operation;
 mod partitions;
 mod plans;
@@ -16,13 +17,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use chronos::{
     domain::{
         access::Did,
-        alarm::{Defaults, Draft, Plan},
+        alarm::{Changes, Defaults, Draft, Plan},
         ids::{AlarmId, WorkerId},
         labels::Labels,
     },
     store::{
         Store,
-        alarms::{Alarm, Created, Request},
+        alarms::{Alarm, Created, Edited, Patch, Request},
         claims::Claimed,
     },
 };
@@ -97,6 +98,15 @@ async fn read(store: &Store, alarm: &Alarm) -> Alarm {
 
 async fn claim(store: &Store) -> Claimed {
     store.claim_due(WorkerId::from_uuid(Uuid::new_v4()), 100, LEASE).await.unwrap()
+}
+
+fn patch(changes: &Changes) -> Patch<'_> {
+    Patch { changes, revision: None, max_failures: 5, leniency: NO_LENIENCY }
+}
+
+fn done<R: std::fmt::Debug>(edited: Edited<R>) -> Alarm {
+    let Edited::Done(alarm) = edited else { panic!("not done: {edited:?}") };
+    *alarm
 }
 
 /// Runs statements of the test's own: what no store function does, such as letting time pass.

@@ -15,6 +15,8 @@
 //! over stays over, whatever is answered.
 
 mod judge;
+#[cfg(test)]
+mod life;
 mod next;
 
 use std::time::Duration;

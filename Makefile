@@ -89,7 +89,12 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
 	diff -ru crds "$$tmp" || { echo "verify: crds/ is stale: run make generate" >&2; exit 1; }
-	$(CARGO) tree --locked --manifest-path fuzz/Cargo.toml >/dev/null || { echo "verify: fuzz/Cargo.lock is stale: run make generate" >&2; exit 1; }
+	# Made anew in its place, because its paths are relative, and put back as it was whatever comes out.
+	cp fuzz/Cargo.lock "$$tmp/as-it-was.lock"
+	trap 'mv "$$tmp/as-it-was.lock" fuzz/Cargo.lock; rm -rf "$$tmp"' EXIT
+	cp Cargo.lock fuzz/Cargo.lock
+	$(CARGO) update --quiet --workspace --manifest-path fuzz/Cargo.toml
+	diff -u "$$tmp/as-it-was.lock" fuzz/Cargo.lock || { echo "verify: fuzz/Cargo.lock is stale: run make generate" >&2; exit 1; }
 
 .PHONY: clean-cache
 clean-cache: ## Remove what setup and cargo built outside the checkout

@@ -107,7 +107,7 @@ fn status(alarm: &Alarm, report: &Report, now: DateTime<Utc>) -> AlarmStatus {
 fn facts(stored: &Stored, generation: i64) -> AlarmStatus {
     AlarmStatus {
         alarm_id: Some(stored.id.to_string()),
-        schedule: Some(stored.fire_at.map_or_else(|| stored.cron_expr.clone(), rfc3339)),
+        schedule: Some(stored.when.fire_at.map_or_else(|| stored.when.cron_expr.clone(), rfc3339)),
         next_fire_time: (stored.status == Status::Active).then(|| rfc3339(stored.next_fire_at)),
         last_fired_time: stored.last_fired_at.map(rfc3339),
         failure_count: stored.failure_count,

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::{FromRow, postgres::types::PgInterval};
+use sqlx::FromRow;
 use uuid::Uuid;
 
-use super::{Result, Store, alarms::TimingColumns, interval::duration, unreadable};
+use super::{Result, Store, alarms::When, unreadable};
 use crate::domain::{
     alarm::{Status, Subject, Timing},
     ids::{AlarmId, ClaimToken, DeliveryId, ScheduleEpoch, WorkerId},
@@ -86,16 +86,8 @@ struct Row {
     user_id: String,
     label: String,
     kind: String,
-    fire_at: Option<DateTime<Utc>>,
-    cron_expr: String,
-    timezone: String,
-    starts_at: Option<DateTime<Utc>>,
-    ends_at: Option<DateTime<Utc>>,
-    spread: PgInterval,
-    spread_offset: PgInterval,
-    misfire: String,
-    max_lateness: Option<PgInterval>,
-    created_at: DateTime<Utc>,
+    #[sqlx(flatten)]
+    when: When,
     conversation_id: String,
     wake_message: String,
     payload: String,
@@ -108,27 +100,11 @@ struct Row {
 }
 
 impl Row {
-    fn timing(&self) -> Result<Timing, String> {
-        TimingColumns {
-            fire_at: self.fire_at,
-            cron_expr: &self.cron_expr,
-            timezone: &self.timezone,
-            created_at: self.created_at,
-            starts_at: self.starts_at,
-            ends_at: self.ends_at,
-            spread: &self.spread,
-            misfire: &self.misfire,
-            max_lateness: self.max_lateness.as_ref(),
-        }
-        .timing()
-    }
-
     fn claim(self) -> Result<Claim, Unreadable> {
         let (id, token) = (AlarmId::from_uuid(self.id), ClaimToken::from_uuid(self.claim_token));
         let epoch = ScheduleEpoch(self.schedule_epoch);
         let unreadable = |why| Unreadable { id, token, why };
-        let timing = self.timing().map_err(unreadable)?;
-        let offset = duration(&self.spread_offset).map_err(|why| unreadable(format!("spread_offset {why}")))?;
+        let (timing, offset) = (self.when.timing().map_err(unreadable)?, self.when.offset().map_err(unreadable)?);
         let subject = Subject::try_from(self.subject).map_err(|error| unreadable(error.to_string()))?;
         let payload = Payload::parse(self.payload).map_err(|error| unreadable(format!("payload {error}")))?;
         // The schema keeps both from being negative.

@@ -225,7 +225,7 @@ async fn edit(db: &mut PgConnection, desired: &Desired<'_>, stored: &Alarm) -> R
     let definition = desired.definition;
     let now = clock(db).await?;
     // A row that cannot be read has no schedule to keep.
-    let same = stored.timing().is_ok_and(|timing| timing.is_same_schedule(&definition.timing));
+    let same = stored.when.timing().is_ok_and(|timing| timing.is_same_schedule(&definition.timing));
     let plan = (!same).then(|| definition.timing.replan(stored.id, stored.status, now)).flatten();
     let replan = match &plan {
         None => None,

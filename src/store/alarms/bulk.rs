@@ -187,13 +187,14 @@ fn would(action: Action, alarm: &Alarm, now: DateTime<Utc>) -> bool {
     match action {
         Action::Cancel => alarm.status.is_living(),
         Action::Pause => matches!(lifecycle::pause(alarm.status, &causes, Cause::Owner), Ok(Some(_))),
-        Action::Resume => alarm.timing().is_ok_and(|timing| {
+        Action::Resume => alarm.when.timing().is_ok_and(|timing| {
             let resumed = lifecycle::resume(&alarm.standing(&timing, &causes), Cause::Owner, now);
             resumed.is_ok_and(|resumed| resumed != Resumed::Unchanged)
         }),
-        Action::Rearm => {
-            alarm.timing().is_ok_and(|timing| lifecycle::rearm(&alarm.standing(&timing, &[]), None, now, now).is_ok())
-        }
+        Action::Rearm => alarm
+            .when
+            .timing()
+            .is_ok_and(|timing| lifecycle::rearm(&alarm.standing(&timing, &[]), None, now, now).is_ok()),
     }
 }
 

@@ -206,7 +206,7 @@ async fn patched(
         Ok(definition) => definition,
         Err(why) => return Ok(Edited::Unreadable(why)),
     };
-    let defaults = Defaults { born_at: alarm.created_at, delays_from: now, max_failures: patch.max_failures };
+    let defaults = Defaults { born_at: alarm.when.created_at, delays_from: now, max_failures: patch.max_failures };
     let definition = match patch.changes.clone().onto(&before).define(defaults) {
         Ok(definition) => definition,
         Err(invalid) => return Ok(Edited::Refused(NotPatched::Invalid(invalid))),
@@ -312,7 +312,7 @@ pub(super) async fn resumed(
     cause: Cause,
     now: DateTime<Utc>,
 ) -> Result<Edited<Over>, sqlx::Error> {
-    let timing = match alarm.timing() {
+    let timing = match alarm.when.timing() {
         Ok(timing) => timing,
         Err(why) => return Ok(Edited::Unreadable(why)),
     };
@@ -367,7 +367,7 @@ pub(super) async fn rearmed(
     now: DateTime<Utc>,
     leniency: chrono::TimeDelta,
 ) -> Result<Edited<NotRearmed>, sqlx::Error> {
-    let timing = match alarm.timing() {
+    let timing = match alarm.when.timing() {
         Ok(timing) => timing,
         Err(why) => return Ok(Edited::Unreadable(why)),
     };

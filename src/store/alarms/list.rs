@@ -66,7 +66,7 @@ impl Store {
         let more = alarms.len() > most;
         alarms.truncate(most);
         let last = alarms.last().filter(|_| more);
-        let next = last.map(|alarm| Cursor { at: alarm.created_at, id: alarm.id.as_uuid() });
+        let next = last.map(|alarm| Cursor { at: alarm.when.created_at, id: alarm.id.as_uuid() });
         Ok(Page { alarms, next })
     }
 }

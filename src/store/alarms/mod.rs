@@ -47,15 +47,8 @@ pub struct Alarm {
     /// A JSON object of texts.
     labels: String,
     pub kind: String,
-    pub fire_at: Option<DateTime<Utc>>,
-    pub cron_expr: String,
-    pub timezone: String,
-    starts_at: Option<DateTime<Utc>>,
-    ends_at: Option<DateTime<Utc>>,
-    spread: PgInterval,
-    spread_offset: PgInterval,
-    misfire: String,
-    max_lateness: Option<PgInterval>,
+    #[sqlx(flatten)]
+    pub when: When,
     pub conversation_id: String,
     pub wake_message: String,
     /// JSON text, verbatim.
@@ -83,7 +76,6 @@ pub struct Alarm {
     resource_name: Option<String>,
     pub idempotency_key: String,
     pub correlation_id: String,
-    pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
     pub last_fired_at: Option<DateTime<Utc>>,
 }
@@ -120,29 +112,13 @@ impl Alarm {
         self.paused_by.iter().filter_map(|word| Cause::try_from(word.clone()).ok()).collect()
     }
 
-    /// When it is due and how it misfires, or why the row cannot be read.
-    pub fn timing(&self) -> Result<Timing, String> {
-        TimingColumns {
-            fire_at: self.fire_at,
-            cron_expr: &self.cron_expr,
-            timezone: &self.timezone,
-            created_at: self.created_at,
-            starts_at: self.starts_at,
-            ends_at: self.ends_at,
-            spread: &self.spread,
-            misfire: &self.misfire,
-            max_lateness: self.max_lateness.as_ref(),
-        }
-        .timing()
-    }
-
     /// What defines it, or why the row cannot be read.
     pub fn definition(&self) -> Result<Definition, String> {
         let labels: Labels = serde_json::from_str(&self.labels).map_err(|error| format!("labels {error}"))?;
         Ok(Definition {
             label: self.label.clone(),
             labels,
-            timing: self.timing()?,
+            timing: self.when.timing()?,
             conversation_id: self.conversation_id.clone(),
             wake_message: self.wake_message.clone(),
             payload: Payload::parse(self.payload.clone()).map_err(|error| format!("payload {error}"))?,
@@ -150,14 +126,9 @@ impl Alarm {
         })
     }
 
-    /// How far its effective instants lie behind the nominal ones.
-    pub fn offset(&self) -> TimeDelta {
-        duration(&self.spread_offset).unwrap_or_default()
-    }
-
     /// What it gives up if it is planned anew now. A row that cannot be read has no slots to tell of.
     pub(super) fn forgone(&self, now: DateTime<Utc>) -> Option<Passed> {
-        let timing = self.timing().ok()?;
+        let timing = self.when.timing().ok()?;
         lifecycle::forgone(&self.standing(&timing, &[]), now)
     }
 
@@ -166,7 +137,7 @@ impl Alarm {
             status: self.status,
             paused_by,
             timing,
-            offset: self.offset(),
+            offset: self.when.offset().unwrap_or_default(),
             scheduled_for: self.scheduled_for,
             series_at: self.series_at.unwrap_or(self.scheduled_for),
             next_fire_at: self.next_fire_at,
@@ -176,39 +147,48 @@ impl Alarm {
     }
 }
 
-/// The columns that say when an alarm is due.
-pub(super) struct TimingColumns<'a> {
+/// The columns that say when an alarm is due and what becomes of slots that cannot fire then.
+#[derive(Clone, Debug, FromRow)]
+pub struct When {
     pub fire_at: Option<DateTime<Utc>>,
-    pub cron_expr: &'a str,
-    pub timezone: &'a str,
+    pub cron_expr: String,
+    pub timezone: String,
+    starts_at: Option<DateTime<Utc>>,
+    ends_at: Option<DateTime<Utc>>,
+    spread: PgInterval,
+    spread_offset: PgInterval,
+    misfire: String,
+    max_lateness: Option<PgInterval>,
+    /// An `@every` without a start counts from here.
     pub created_at: DateTime<Utc>,
-    pub starts_at: Option<DateTime<Utc>>,
-    pub ends_at: Option<DateTime<Utc>>,
-    pub spread: &'a PgInterval,
-    pub misfire: &'a str,
-    pub max_lateness: Option<&'a PgInterval>,
 }
 
-impl TimingColumns<'_> {
+impl When {
+    /// What they say, or why they cannot be read.
     pub fn timing(&self) -> Result<Timing, String> {
         let in_column = |name: &'static str| move |error: String| format!("{name} {error}");
-        let max_lateness = self.max_lateness.map(duration).transpose();
+        let max_lateness = self.max_lateness.as_ref().map(duration).transpose();
         Ok(Timing {
             schedule: self.schedule()?,
-            spread: duration(self.spread).map_err(in_column("spread"))?,
-            misfire: Misfire::try_from(self.misfire.to_owned()).map_err(|error| format!("misfire {error}"))?,
+            spread: duration(&self.spread).map_err(in_column("spread"))?,
+            misfire: Misfire::try_from(self.misfire.clone()).map_err(|error| format!("misfire {error}"))?,
             max_lateness: max_lateness.map_err(in_column("max_lateness"))?,
         })
+    }
+
+    /// How far the effective instants lie behind the nominal ones.
+    pub fn offset(&self) -> Result<TimeDelta, String> {
+        duration(&self.spread_offset).map_err(|error| format!("spread_offset {error}"))
     }
 
     fn schedule(&self) -> Result<Schedule, String> {
         if let Some(fire_at) = self.fire_at {
             return Ok(Schedule::Once { fire_at });
         }
-        let zone = Zone::parse(self.timezone).map_err(|error| format!("timezone {error}"))?;
+        let zone = Zone::parse(&self.timezone).map_err(|error| format!("timezone {error}"))?;
         let window = Window::new(self.created_at, self.starts_at, self.ends_at);
         let recurrence =
-            Recurrence::parse(self.cron_expr, zone, window).map_err(|error| format!("cron_expr {error}"))?;
+            Recurrence::parse(&self.cron_expr, zone, window).map_err(|error| format!("cron_expr {error}"))?;
         Ok(Schedule::Cron(recurrence))
     }
 }

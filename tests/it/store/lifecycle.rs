@@ -100,7 +100,7 @@ async fn only_what_is_over_is_armed_again_and_then_under_a_new_delivery() {
     assert!(matches!(rearm(None).await, Edited::Refused(NotRearmed::NeedsInstant)));
     let instant = store.now().await.unwrap() + TimeDelta::hours(1);
     let armed = done(rearm(Some(instant)).await);
-    assert_eq!((armed.fire_at, armed.next_fire_at, armed.failure_count), (Some(instant), instant, 0));
+    assert_eq!((armed.when.fire_at, armed.next_fire_at, armed.failure_count), (Some(instant), instant, 0));
 }
 
 #[tokio::test]

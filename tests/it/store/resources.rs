@@ -84,7 +84,7 @@ async fn what_is_over_takes_any_edit_and_stays_over() {
     .await;
     let past = Draft { fire_at: Some("2020-01-01T00:00:00Z".to_owned()), ..draft() };
     let instant = apply(&store, past, 3).await;
-    assert_eq!((instant.status, instant.offset()), (Status::Fired, TimeDelta::zero()));
+    assert_eq!((instant.status, instant.when.offset().unwrap()), (Status::Fired, TimeDelta::zero()));
 }
 
 #[tokio::test]

@@ -36,7 +36,6 @@ use crate::{
     verbatim_doc_comment,
     propagate_version = true,
     arg_required_else_help = true,
-    disable_help_subcommand = true,
     after_help = "\
 Examples:
   chronosd dev                                              try it on this machine
@@ -58,7 +57,10 @@ enum Command {
     #[command(after_help = "\
 Example, in two terminals; the token is the one that the first prints:
   chronosd dev
-  examples/sign-in.sh http://127.0.0.1:9096 TOKEN")]
+  examples/sign-in.sh http://127.0.0.1:9096 TOKEN
+
+The settings of `chronosd run` count here too: with CHRONOS_POSTGRES_URI in the environment it uses that
+database, with CHRONOS_ROUTER_WAKE_URL wakes go there. It says so.")]
     Dev(dev::Options),
     /// Prints when a cron expression fires next, in local time and UTC
     Next(next::Options),

@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::fires;
 use crate::domain::{
-    invalid::Invalid,
+    invalid::{Invalid, parse_instant},
     rfc3339,
     schedule::{self, Fire, Recurrence, Schedule, Window, Zone},
 };
@@ -13,8 +13,7 @@ use crate::domain::{
 #[derive(Args)]
 #[command(after_help = "\
 Prints the schedule in words, then one line per fire: local time, UTC, and a note where a clock
-change has a hand in it. With --json: the list `fires` of POST /v1/schedules/preview, each with
-scheduled_for, local, note and effective_at.
+change has a hand in it. With --json: a list of {scheduled_for, local, note, effective_at}.
 
 Examples:
   chronosd next \"0 9 * * MON-FRI\" --tz America/New_York
@@ -77,15 +76,12 @@ fn told(schedule: &Schedule, zone: &Zone, from: DateTime<Utc>, found: &[Fire]) -
 /// The instant after which to look. `now` only stands in where none is given.
 pub fn from(given: Option<&str>, now: DateTime<Utc>) -> Result<DateTime<Utc>, Invalid> {
     let Some(text) = given else { return Ok(fires::whole_second(now)) };
-    DateTime::parse_from_rfc3339(text).map(|instant| instant.with_timezone(&Utc)).map_err(|_| {
-        let short: String = text.chars().take(64).collect();
-        let remedy = "give an instant with its offset, such as 2026-11-16T09:00:00Z";
-        Invalid::new("--from", format!("is {short:?}"), remedy)
-    })
+    parse_instant("--from", text)
 }
 
 fn refused(argument: &'static str, error: &schedule::Error) -> Invalid {
-    Invalid::new(argument, error.to_string(), error.remedy())
+    // Here the zone is an option.
+    Invalid::new(argument, error.to_string(), error.remedy().replace("as timezone", "with --tz"))
 }
 
 #[cfg(test)]
@@ -123,7 +119,7 @@ mod tests {
                 "EXPR: five fields expected, got 4; write minute, hour, day of month, month and day of week, such as 0 9 \
                  * * MON-FRI",
                 "--tz: unknown zone \"Berlin\"; did you mean Europe/Berlin?",
-                "--from: is \"tomorrow\"; give an instant with its offset, such as 2026-11-16T09:00:00Z",
+                "--from: is \"tomorrow\", which is no instant; give date, time and offset, such as 2026-11-16T09:00:00Z",
             ]
         );
     }

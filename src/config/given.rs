@@ -106,7 +106,8 @@ impl Given {
             None => wake_timeout + SHUTDOWN_MARGIN,
         };
         let max_failures = self.number("CHRONOS_MAX_FAILURES", 0..=MAX_FAILURES_CAP.unsigned_abs());
-        let api = roles.api.then(|| self.api());
+        let dev = self.flag("CHRONOS_DEV");
+        let api = roles.api.then(|| self.api(dev));
         let dispatch = roles.dispatch.then(|| self.dispatch(wake_timeout));
         let controller = Controller { namespaces: self.list("CHRONOS_WATCH_NAMESPACES") };
         if !self.problems.is_empty() {
@@ -161,10 +162,9 @@ impl Given {
         }
     }
 
-    fn api(&mut self) -> Option<Api> {
+    fn api(&mut self, dev: bool) -> Option<Api> {
         let tokens = self.secrets("CHRONOS_TOKEN");
         let secrets = self.secrets("CHRONOS_AGENT_AUTH_SECRET");
-        let dev = self.flag("CHRONOS_DEV");
         match (self.text("CHRONOS_ENROLMENT").unwrap_or_default().as_str(), dev) {
             ("open", true) => {}
             ("open", false) => self.problem(
@@ -233,7 +233,8 @@ impl Given {
 
     fn required(&mut self, name: &'static str, remedy: &str) -> String {
         let value = self.text(name).unwrap_or_default();
-        if value.is_empty() {
+        // One that was given twice, or in a file that cannot be read, is told as that.
+        if value.is_empty() && !self.problems.iter().any(|problem| problem.starts_with(name)) {
             self.problem(name, &format!("is not set; {remedy}"));
         }
         value
@@ -437,6 +438,20 @@ mod tests {
             Given::collect(&BTreeMap::new(), &pairs).check()
         };
         assert_eq!(from(None).unwrap().dispatch.unwrap().tick, Duration::from_millis(250));
-        assert!(from(Some("9")).unwrap_err().0[0].contains("both set"));
+        let both = from(Some("9")).unwrap_err().0;
+        assert!(both[0].contains("both set"), "{both:?}");
+        // And it is told once: what stands twice is not also missing.
+        let mut pairs = working();
+        pairs.push(("CHRONOS_POSTGRES_URI_FILE", &path));
+        assert_eq!(given(&pairs).check().unwrap_err().0.len(), 1);
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_whichever_roles_run() {
+        let mut pairs = working();
+        pairs.retain(|(name, _)| *name != "CHRONOS_DEV");
+        pairs.extend([("CHRONOS_DEV", "maybe"), ("CHRONOS_ROLES", "dispatch")]);
+        let told = given(&pairs).check().unwrap_err().0;
+        assert_eq!(told, ["CHRONOS_DEV is \"maybe\"; expected true or false"]);
     }
 }

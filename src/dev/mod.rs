@@ -21,6 +21,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
+use tracing::warn;
 
 use crate::{
     config::Given,
@@ -74,6 +75,9 @@ pub async fn dev(options: Options, given: Given) -> anyhow::Result<()> {
 
     // A database of the caller's, or one of our own that ends with us.
     let own_postgres = if given.has("CHRONOS_POSTGRES_URI") {
+        warn!(
+            "CHRONOS_POSTGRES_URI is set: that database is migrated and its alarms are delivered, not one of dev's own"
+        );
         None
     } else {
         Some(postgres::Server::start(&data_dir, &secrets.postgres_password).await?)
@@ -85,6 +89,7 @@ pub async fn dev(options: Options, given: Given) -> anyhow::Result<()> {
 
     let printer = if options.json { sink::Printer::Json } else { sink::Printer::Text };
     let (given, sink) = if given.has("CHRONOS_ROUTER_WAKE_URL") {
+        warn!("CHRONOS_ROUTER_WAKE_URL is set: wakes go there and are not printed here");
         (given, pending().boxed())
     } else {
         let (url, serving) = sink::start(&secrets.wake_token, printer).await?;

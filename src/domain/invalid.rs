@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
+
 /// Caps in bytes, as the schema's CHECKs have them.
 const KEY_CAP: usize = 256;
 
@@ -76,9 +78,60 @@ pub fn check_range(
     0
 }
 
+/// An instant as RFC 3339 has it, with what is wrong about it if it is none: people leave out the seconds, the offset or its
+/// colon.
+pub fn parse_instant(field: &'static str, text: &str) -> Result<DateTime<Utc>, Invalid> {
+    // chrono also takes a space for the T, which the API server and other readers do not.
+    let parsed = DateTime::parse_from_rfc3339(text).ok().filter(|_| text.get(10..11).is_some_and(|t| "Tt".contains(t)));
+    if let Some(instant) = parsed {
+        return Ok(instant.with_timezone(&Utc));
+    }
+    let reads = |format: &str| DateTime::parse_from_str(text, format).is_ok();
+    let reads_bare = |format: &str| NaiveDateTime::parse_from_str(text, format).is_ok();
+    let with_t = text.replacen(' ', "T", 1);
+    let (problem, remedy) = if with_t != text && DateTime::parse_from_rfc3339(&with_t).is_ok() {
+        (", with a space between date and time", "write a T there")
+    } else if reads("%Y-%m-%dT%H:%M%#z")
+        || text.strip_suffix('Z').is_some_and(|bare| NaiveDateTime::parse_from_str(bare, "%Y-%m-%dT%H:%M").is_ok())
+    {
+        (", without seconds", "append them, as in 09:00:00")
+    } else if reads("%Y-%m-%dT%H:%M:%S%.f%#z") {
+        (", with an incomplete offset", "write hours and minutes with a colon, such as +02:00")
+    } else if reads_bare("%Y-%m-%dT%H:%M:%S%.f") || reads_bare("%Y-%m-%dT%H:%M") || reads_bare("%Y-%m-%d %H:%M:%S%.f") {
+        (", without an offset", "give date, time and offset, such as 2026-11-16T09:00:00Z or 2026-11-16T09:00:00+01:00")
+    } else if NaiveDate::parse_from_str(text, "%Y-%m-%d").is_ok() {
+        (", which is a date without a time", "give date, time and offset, such as 2026-11-16T09:00:00Z")
+    } else {
+        (", which is no instant", "give date, time and offset, such as 2026-11-16T09:00:00Z")
+    };
+    let short: String = text.chars().take(64).collect();
+    Err(Invalid::new(field, format!("is {short:?}{problem}"), remedy))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instant_that_is_none_is_told_what_it_lacks() {
+        let refused = |text: &str| parse_instant("fire_at", text).unwrap_err().problem;
+        for (text, problem) in [
+            ("2027-01-01 09:00:00Z", ", with a space between date and time"),
+            ("2027-01-01T09:00Z", ", without seconds"),
+            ("2027-01-01T09:00+02:00", ", without seconds"),
+            ("2027-01-01T09:00:00+0200", ", with an incomplete offset"),
+            ("2027-01-01T09:00:00", ", without an offset"),
+            ("2027-01-01 09:00:00", ", without an offset"),
+            ("2027-01-01", ", which is a date without a time"),
+            ("2027-02-30T09:00:00Z", ", which is no instant"),
+            ("1794000000", ", which is no instant"),
+            ("", ", which is no instant"),
+            ("é27-01-01T09:00:00Z", ", which is no instant"),
+        ] {
+            assert_eq!(refused(text), format!("is {text:?}{problem}"));
+        }
+        assert!(parse_instant("fire_at", "2027-01-01t09:00:00.5+02:00").is_ok());
+    }
 
     #[test]
     fn a_refusal_reads_as_field_problem_and_remedy() {

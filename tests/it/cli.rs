@@ -88,8 +88,8 @@ async fn next_tells_every_wrong_argument_at_once_and_ends_with_one() {
          month and day of week, such as 0 9 * * MON-FRI\n\
          chronosd next: --tz: \"+02:00\" is an offset, which knows no clock changes; use an IANA name such as \
          Europe/Berlin\n\
-         chronosd next: --from: is \"2026-11-16T09:00:00\"; give an instant with its offset, such as \
-         2026-11-16T09:00:00Z\n"
+         chronosd next: --from: is \"2026-11-16T09:00:00\", without an offset; give date, time and offset, such as \
+         2026-11-16T09:00:00Z or 2026-11-16T09:00:00+01:00\n"
     );
     let never = chronosd(&["next", "0 0 30 2 *"]).await;
     assert_eq!((never.code, never.stdout.as_str()), (Some(1), ""));
@@ -170,7 +170,7 @@ async fn explain_tells_every_mistake_of_every_document_and_ends_with_one() {
   line 8: spec.cron_expr: is not a known field
       did you mean cronExpr?
   line 9: spec.cronExpr: is the number 5
-      put it in quotes: "5"
+      put it in quotes, as you wrote it
   line 10: spec.timezone: unknown zone "Berlin"
       did you mean Europe/Berlin?
   line 11: spec.maxFailures: is the text "3"
@@ -239,8 +239,8 @@ async fn explain_reads_json_and_goes_on_after_a_file_it_cannot_read() {
          DIR/a.json:1 Agent ann: fine\n  \
            enrols did:matrix:ann:d75a980182b10ab7, whose last part fits the key\n\
          DIR/binary.yaml: 1 mistake\n  \
-           is not UTF-8 text\n      \
-               give a YAML or JSON file\n\
+           is not UTF-8 text: line 1 holds a byte that is none\n      \
+               save it as UTF-8\n\
          DIR/empty.yml: 1 mistake\n  \
            holds no document\n      \
                give a file with an Alarm or an Agent of chronos.dev/v1alpha1\n\

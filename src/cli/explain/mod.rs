@@ -137,7 +137,15 @@ fn read(name: &str, source: impl Read) -> Text {
         }
         Ok(_) => match String::from_utf8(bytes) {
             Ok(text) => Ok((name.to_owned(), text)),
-            Err(_) => refused("is not UTF-8 text".to_owned(), "give a YAML or JSON file"),
+            Err(error) => {
+                let bytes = error.as_bytes();
+                if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+                    return refused("is UTF-16 text".to_owned(), "save it as UTF-8");
+                }
+                let fine = error.utf8_error().valid_up_to();
+                let line = bytes[..fine].split(|byte| *byte == b'\n').count();
+                refused(format!("is not UTF-8 text: line {line} holds a byte that is none"), "save it as UTF-8")
+            }
         },
     }
 }
@@ -285,7 +293,7 @@ mod tests {
         assert_eq!(
             problems(&alarm("cronExpr: 5, timezone: Mars/Olympus, maxFailures: 101, label: []")),
             [
-                "spec.cronExpr: is the number 5; put it in quotes: \"5\"",
+                "spec.cronExpr: is the number 5; put it in quotes, as you wrote it",
                 "spec.label: is a list; give a text",
                 "spec.maxFailures: is 101; give a whole number from 0 to 100",
                 "spec.timezone: unknown zone \"Mars/Olympus\"; use an IANA name such as Europe/Berlin",
@@ -356,7 +364,7 @@ mod tests {
             [
                 "apiVersion: is \"chronos.dev/v1\"; write chronos.dev/v1alpha1",
                 "kind: is \"alarms\"; did you mean Alarm?",
-                "spec.cronExpr: is the number 5; put it in quotes: \"5\"",
+                "spec.cronExpr: is the number 5; put it in quotes, as you wrote it",
             ]
         );
         assert_eq!(

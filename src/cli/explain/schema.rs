@@ -160,10 +160,18 @@ pub fn unknown_field(path: &str, given: &str, known: &[&str]) -> Mistake {
     Mistake::new(path, "is not a known field", remedy)
 }
 
+/// What people write who come from a `CronJob` or another scheduler.
+const ELSEWHERE: [(&str, &str); 4] =
+    [("schedule", "cronExpr"), ("tz", "timezone"), ("suspended", "suspend"), ("prompt", "wakeMessage")];
+
 /// The name that was probably meant.
 pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
     let bare = |text: &str| text.replace(['_', '-'], "").to_lowercase();
     let given = bare(given);
+    let elsewhere = ELSEWHERE.iter().find(|(there, _)| *there == given).map(|(_, here)| *here);
+    if let Some(here) = elsewhere.and_then(|here| known.iter().find(|name| **name == here)) {
+        return Some(here);
+    }
     let likeness = |name: &&'k str| {
         let name = bare(name);
         let shorter = given.len().min(name.len());
@@ -204,9 +212,8 @@ fn wrong_type(wanted: &str, node: &Node) -> (String, String) {
     };
     let text = node.as_text().map(str::trim);
     let remedy = match (wanted, &node.tree) {
-        ("string", Tree::Scalar(Value::Number(number))) => format!("put it in quotes: \"{number}\""),
-        // Not the word itself: yes, on and true are all the boolean true by now.
-        ("string", Tree::Scalar(Value::Bool(_))) => "put it in quotes".to_owned(),
+        // Not the value itself: 010 is the number 8 by now, and yes, on and true are all the boolean true.
+        ("string", Tree::Scalar(Value::Number(_) | Value::Bool(_))) => "put it in quotes, as you wrote it".to_owned(),
         ("string", _) => "give a text".to_owned(),
         ("integer", _) => match text.and_then(|text| text.parse::<i64>().ok()) {
             Some(number) => format!("write it without quotes: {number}"),
@@ -283,9 +290,9 @@ mod tests {
         assert_eq!(
             unusable,
             [
-                "spec.owner: is the boolean true; put it in quotes",
+                "spec.owner: is the boolean true; put it in quotes, as you wrote it",
                 "spec.wakeMessage: is a list; give a text",
-                "spec.cronExpr: is the number 5; put it in quotes: \"5\"",
+                "spec.cronExpr: is the number 5; put it in quotes, as you wrote it",
                 "spec.maxFailures: is the text \"3\"; write it without quotes: 3",
                 "spec.delaySeconds: is the text \"soon\"; give a whole number",
                 "spec.payload: is the text \"text\"; give a map of fields",
@@ -301,13 +308,14 @@ mod tests {
 
     #[test]
     fn unknown_repeated_and_missing_fields_are_told() {
-        let (_, unusable, _) = check("{cron_expr: '@daily', tz: UTC, label: a, label: b, owner: null}");
+        let (_, unusable, _) = check("{cron_expr: '@daily', tz: UTC, color: red, label: a, label: b, owner: null}");
         assert_eq!(
             unusable,
             [
                 "spec.label: is given twice; give it once: only the last would count",
                 "spec.cron_expr: is not a known field; did you mean cronExpr?",
-                "spec.tz: is not a known field; leave it out; known here: conversationId, cronExpr, delaySeconds, fireAt, \
+                "spec.tz: is not a known field; did you mean timezone?",
+                "spec.color: is not a known field; leave it out; known here: conversationId, cronExpr, delaySeconds, fireAt, \
                  label, maxFailures, owner, payload, payloadJson, timezone, wakeMessage",
                 "spec.owner: is missing; give the DID of the agent to wake: did:matrix:<user id>:<16 hex digits>, in \
                  lower case",
@@ -353,10 +361,12 @@ mod tests {
             ("fire_at", "fireAt"),
             ("payload_json", "payloadJson"),
             ("labels", "label"),
+            ("schedule", "cronExpr"),
+            ("tz", "timezone"),
         ] {
             assert_eq!(nearest(given, &known), Some(meant), "{given}");
         }
-        for stranger in ["replicas", "tz", "x", "", "schedule", "image"] {
+        for stranger in ["replicas", "x", "", "image"] {
             assert_eq!(nearest(stranger, &known), None, "{stranger}");
         }
     }

@@ -135,10 +135,18 @@ fn broken(error: &str, line: &str) -> (String, String) {
         let problem = "is too large or too deeply nested".to_owned();
         return (problem, "split it, or flatten it".to_owned());
     }
+    // A colon inside an unquoted text ends it; in a flow or in quotes it does not.
+    let is_sentence = |value: &str| value.contains(": ") && !value.starts_with(['{', '[', '"', '\'']);
     let value = line.split_once(": ").map(|(key, value)| (key.trim(), value.trim()));
     let remedy = match value {
-        Some((key, value)) if value.starts_with(MARKS) && value.len() < 100 => {
+        _ if line.contains("{{") => {
+            "render the template first, as helm template does, and check what comes out".to_owned()
+        }
+        Some((key, value)) if (value.starts_with(MARKS) || is_sentence(value)) && value.len() < 100 => {
             format!("put the value in quotes: {key}: {value:?}")
+        }
+        Some(_) | None if words.contains("found a tab") => {
+            "indent with spaces, not with tabs, here or below".to_owned()
         }
         Some(_) | None if line.trim_start_matches(' ').starts_with('\t') => {
             "indent with spaces, not with tabs".to_owned()
@@ -331,6 +339,9 @@ mod tests {
         assert!(problem.starts_with("is not YAML: unexpected character"), "{problem}");
         assert_eq!(refused("cronExpr: */5 * * * *\n").2, "put the value in quotes: cronExpr: \"*/5 * * * *\"");
         assert_eq!(refused("a:\n\tb: 1\n").2, "indent with spaces, not with tabs");
+        assert_eq!(refused("a:\n  b: x\n\tc: 1\n").2, "indent with spaces, not with tabs, here or below");
+        assert_eq!(refused("a: Reminder: tea\n").2, "put the value in quotes: a: \"Reminder: tea\"");
+        assert!(refused("{{- if .Values.x }}\na: 1\n").2.starts_with("render the template first"));
         assert_eq!(refused("a: 1\n...\nb: 2\n").2, "begin every document with a line of three dashes");
         assert_eq!(refused("a: {b: 1\n").2, "mend this line or the one before it");
     }

@@ -5,7 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{Definition, Kind, Misfire, Timing};
 use crate::domain::{
-    invalid::{Invalid, check_key, check_range, check_text},
+    invalid::{Invalid, check_key, check_range, check_text, parse_instant},
     labels::{self, Labels},
     payload::Payload,
     rfc3339,
@@ -262,12 +262,10 @@ fn refused(error: &schedule::Error) -> Invalid {
 }
 
 fn instant(invalid: &mut Vec<Invalid>, field: &'static str, text: &str) -> Option<DateTime<Utc>> {
-    match DateTime::parse_from_rfc3339(text) {
-        Ok(instant) => within_calendar(invalid, field, instant.with_timezone(&Utc)),
-        Err(_) => {
-            let short: String = text.chars().take(64).collect();
-            let remedy = "give an instant with its offset, such as 2026-11-16T09:00:00Z";
-            invalid.push(Invalid::new(field, format!("is {short:?}"), remedy));
+    match parse_instant(field, text) {
+        Ok(instant) => within_calendar(invalid, field, instant),
+        Err(told) => {
+            invalid.push(told);
             None
         }
     }

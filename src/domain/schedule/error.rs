@@ -64,7 +64,7 @@ pub enum Error {
     IntervalOutOfRange { got: String },
 
     /// For callers: parsing accepts such an expression, creation refuses it.
-    #[error("the schedule has no future instant (slots end with the year {LAST_YEAR})")]
+    #[error("the schedule has no future instant up to the year {LAST_YEAR}, where the calendar ends")]
     NoFutureInstant,
 
     #[error("the zone is empty")]
@@ -113,6 +113,7 @@ impl Error {
                 format!("use an IANA name such as Europe/Berlin, of at most {MAX_ZONE_BYTES} bytes")
             }
             Self::ZoneUnknown { meant: Some(name), .. } => format!("did you mean {name}?"),
+            Self::ZoneIsOffset { got } if got == "Z" || got.ends_with("00:00") => "write UTC".to_owned(),
             Self::ZoneEmpty | Self::ZoneIsOffset { .. } | Self::ZoneUnknown { meant: None, .. } => {
                 "use an IANA name such as Europe/Berlin".to_owned()
             }
@@ -252,6 +253,7 @@ mod tests {
         for (name, problem, remedy) in [
             ("", "the zone is empty", name_one),
             ("+02:00", "\"+02:00\" is an offset, which knows no clock changes", name_one),
+            ("Z", "\"Z\" is an offset, which knows no clock changes", "write UTC"),
             ("europe/berlin", "unknown zone \"europe/berlin\"", "did you mean Europe/Berlin?"),
             ("Mars/Olympus", "unknown zone \"Mars/Olympus\"", name_one),
             ("UTC\0", "the zone contains a NUL byte", "leave it out"),

@@ -15,6 +15,16 @@ pub struct Cursor {
     pub id: Uuid,
 }
 
+/// A page of at most `limit` rows out of one row more than that, which says whether another page follows, and where that one
+/// begins. `place` is a row's place in the order.
+pub fn page<T>(mut rows: Vec<T>, limit: i64, place: impl Fn(&T) -> Cursor) -> (Vec<T>, Option<Cursor>) {
+    let most = usize::try_from(limit).unwrap_or(0);
+    let more = rows.len() > most;
+    rows.truncate(most);
+    let next = rows.last().filter(|_| more).map(place);
+    (rows, next)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("is no cursor; pass next_cursor of the page before, unchanged")]
 pub struct NoCursor;
@@ -45,6 +55,14 @@ impl FromStr for Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_is_followed_by_another_only_if_there_is_a_row_for_it() {
+        let place = |id: &u128| Cursor { at: DateTime::UNIX_EPOCH, id: Uuid::from_u128(*id) };
+        assert_eq!(page(vec![1, 2, 3], 2, place), (vec![1, 2], Some(place(&2))));
+        assert_eq!(page(vec![1, 2], 2, place), (vec![1, 2], None));
+        assert_eq!(page(vec![], 2, place), (vec![], None));
+    }
 
     #[test]
     fn a_cursor_survives_its_journey_and_anything_else_is_refused() {

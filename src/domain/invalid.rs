@@ -36,6 +36,13 @@ impl fmt::Display for Invalid {
     }
 }
 
+/// What somebody wrote, in quotes, as far as a sentence can bear.
+pub fn quoted(text: &str) -> String {
+    const LONGEST: usize = 64;
+    let short: String = text.chars().take(LONGEST).collect();
+    if short.len() < text.len() { format!("{short:?}…") } else { format!("{text:?}") }
+}
+
 pub fn check_text(invalid: &mut Vec<Invalid>, field: &'static str, text: &str, cap: usize) {
     if text.len() > cap {
         let problem = format!("is {} bytes long", text.len());
@@ -104,13 +111,19 @@ pub fn parse_instant(field: &'static str, text: &str) -> Result<DateTime<Utc>, I
     } else {
         (", which is no instant", "give date, time and offset, such as 2026-11-16T09:00:00Z")
     };
-    let short: String = text.chars().take(64).collect();
-    Err(Invalid::new(field, format!("is {short:?}{problem}"), remedy))
+    Err(Invalid::new(field, format!("is {}{problem}", quoted(text)), remedy))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_quoted_stays_short_and_on_one_line() {
+        assert_eq!(quoted("a\nb"), "\"a\\nb\"");
+        assert_eq!(quoted(&"é".repeat(65)), format!("\"{}\"…", "é".repeat(64)));
+        assert_eq!(quoted(&"é".repeat(64)), format!("\"{}\"", "é".repeat(64)));
+    }
 
     #[test]
     fn an_instant_that_is_none_is_told_what_it_lacks() {

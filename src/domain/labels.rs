@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use super::invalid::Invalid;
+use super::invalid::{Invalid, quoted};
 
 /// Kubernetes' own caps.
 const NAME_CAP: usize = 63;
@@ -31,12 +31,6 @@ pub fn check(invalid: &mut Vec<Invalid>, labels: &Labels) {
             invalid.push(Invalid::new("labels", problem, remedy));
         }
     }
-}
-
-/// As far as a sentence can bear.
-fn quoted(text: &str) -> String {
-    let short: String = text.chars().take(NAME_CAP + 1).collect();
-    if short.len() < text.len() { format!("{short:?}…") } else { format!("{text:?}") }
 }
 
 fn is_name(text: &str) -> bool {

@@ -20,7 +20,7 @@ use crate::{
     domain::{
         alarm::{Defaults, Definition, Draft, Kind, Plan, Slot, Status, Timing},
         ids::AlarmId,
-        invalid::{Invalid, check_correlation_id, check_key},
+        invalid::{Invalid, check_correlation_id, check_key, quoted},
         rfc3339,
     },
     store::alarms::{Alarm, Cancelled, Created, Filter, Request, Resource},
@@ -268,8 +268,7 @@ fn draft(body: CreateBody, invalid: &mut Vec<Invalid>) -> Draft {
         "once" => Some(Kind::Once),
         "cron" => Some(Kind::Cron),
         other => {
-            let short: String = other.chars().take(64).collect();
-            invalid.push(Invalid::new("kind", format!("is {short:?}"), "give once or cron"));
+            invalid.push(Invalid::new("kind", format!("is {}", quoted(other)), "give once or cron"));
             None
         }
     };

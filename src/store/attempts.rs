@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{Result, Store, alarms::Alarm};
 use crate::domain::{
     access::Did,
-    cursor::Cursor,
+    cursor::{self, Cursor},
     ids::{AlarmId, DeliveryId},
     occurrence::{Outcome, Passed},
     schedule::Run,
@@ -75,7 +75,7 @@ impl Store {
             if alarm.is_none() {
                 return Ok(None);
             }
-            let mut entries: Vec<Entry> = sqlx::query_as(
+            let found: Vec<Entry> = sqlx::query_as(
                 "SELECT id, delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, http_status, error, worker,
                         first_at, last_at, slots, reason
                  FROM attempts WHERE alarm_id = $1 AND owner_did = $2 AND ($3::timestamptz IS NULL OR (started_at, id) < ($3, $4))
@@ -88,11 +88,8 @@ impl Store {
             .bind(limit.saturating_add(1))
             .fetch_all(db)
             .await?;
-            let most = usize::try_from(limit).unwrap_or(0);
-            let more = entries.len() > most;
-            entries.truncate(most);
-            let last = entries.last().filter(|_| more);
-            let next = last.map(|entry| Cursor { at: entry.started_at, id: entry.id });
+            let place = |entry: &Entry| Cursor { at: entry.started_at, id: entry.id };
+            let (entries, next) = cursor::page(found, limit, place);
             Ok(Some(Page { entries, next }))
         })
         .await

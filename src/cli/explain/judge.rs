@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     metadata,
-    schema::{Checked, joined, nearest, quoted, unknown_field},
+    schema::{Checked, joined, nearest, unknown_field},
     yaml::{Broken, Document, Node, Tree},
 };
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     domain::{
         access::Did,
         alarm::Defaults,
+        invalid::quoted,
         rfc3339,
         schedule::{Fire, Schedule},
     },

@@ -6,12 +6,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{
-    schema::{Checked, joined, quoted, unknown_field},
+    schema::{Checked, joined, unknown_field},
     yaml::{Node, Tree},
 };
 use crate::{
     crd::Mistake,
-    domain::{invalid::Invalid, labels},
+    domain::{
+        invalid::{Invalid, quoted},
+        labels,
+    },
 };
 
 /// The fields that any resource's metadata has.

@@ -8,7 +8,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::yaml::{Entry, Node, Tree};
-use crate::crd::Mistake;
+use crate::{crd::Mistake, domain::invalid::quoted};
 
 /// What was found, and a value that can be decoded whatever was found.
 #[derive(Debug, Default)]
@@ -185,13 +185,6 @@ pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
 
 pub fn joined(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
-}
-
-/// As far as a sentence can bear.
-pub fn quoted(text: &str) -> String {
-    const CAP: usize = 64;
-    let short: String = text.chars().take(CAP).collect();
-    if short.len() < text.len() { format!("{short:?}…") } else { format!("{text:?}") }
 }
 
 /// JSON's `5.0` is five, for the API server too.

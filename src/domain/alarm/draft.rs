@@ -5,7 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{Definition, Kind, Misfire, Timing};
 use crate::domain::{
-    invalid::{Invalid, check_key, check_range, check_text, parse_instant},
+    invalid::{Invalid, check_key, check_range, check_text, parse_instant, quoted},
     labels::{self, Labels},
     payload::Payload,
     rfc3339,
@@ -140,8 +140,8 @@ impl Draft {
         let Some(word) = self.misfire.clone() else { return Misfire::FireOnce };
         Misfire::try_from(word.clone()).unwrap_or_else(|_| {
             let known: Vec<_> = Misfire::ALL.iter().map(|policy| policy.as_str()).collect();
-            let short: String = word.chars().take(64).collect();
-            invalid.push(Invalid::new("misfire", format!("is {short:?}"), format!("give one of {}", known.join(", "))));
+            let problem = format!("is {}", quoted(&word));
+            invalid.push(Invalid::new("misfire", problem, format!("give one of {}", known.join(", "))));
             Misfire::FireOnce
         })
     }

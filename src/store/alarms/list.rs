@@ -8,7 +8,7 @@ use crate::{
     domain::{
         access::Did,
         alarm::{Kind, Status},
-        cursor::Cursor,
+        cursor::{self, Cursor},
         labels::{Selector, Test},
     },
     store::{Result, Store},
@@ -43,7 +43,7 @@ impl Store {
     /// The owner's alarms. A page is stable under inserts: what comes in later is newer than any cursor.
     pub async fn list_owned(&self, owner: &Did, filter: &Filter, after: Option<Cursor>, limit: i64) -> Result<Page> {
         let statuses: Vec<&str> = filter.statuses.iter().map(|status| status.as_str()).collect();
-        let mut alarms: Vec<Alarm> = self
+        let found: Vec<Alarm> = self
             .ask("listing alarms", async |db| {
                 sqlx::query_as(LIST)
                     .bind(owner.as_str())
@@ -62,11 +62,8 @@ impl Store {
                     .await
             })
             .await?;
-        let most = usize::try_from(limit).unwrap_or(0);
-        let more = alarms.len() > most;
-        alarms.truncate(most);
-        let last = alarms.last().filter(|_| more);
-        let next = last.map(|alarm| Cursor { at: alarm.when.created_at, id: alarm.id.as_uuid() });
+        let place = |alarm: &Alarm| Cursor { at: alarm.when.created_at, id: alarm.id.as_uuid() };
+        let (alarms, next) = cursor::page(found, limit, place);
         Ok(Page { alarms, next })
     }
 }

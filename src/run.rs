@@ -22,7 +22,7 @@ use crate::{
     clock,
     config::{self, Config},
     controller::Controller,
-    dispatch::{Dispatcher, Limits},
+    dispatch::{Dispatcher, Identity, Limits},
     domain::ids::WorkerId,
     http,
     router::Router,
@@ -96,14 +96,17 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
             wake_timeout: dispatch.wake_timeout,
             batch: dispatch.batch,
             concurrency: dispatch.concurrency,
+            owner_concurrency: dispatch.owner_concurrency,
+            beat: dispatch.beat,
             shutdown: config.shutdown,
+            hints: database.hints.is_some(),
         };
-        let worker = WorkerId::from_uuid(Uuid::new_v4());
-        let dispatcher = Dispatcher::new(store, router, dispatch.ladder, limits, worker);
+        let identity = Identity { worker: WorkerId::from_uuid(Uuid::new_v4()), host: host() };
+        let (_gate, may_claim) = tokio::sync::watch::channel(true);
         let stop = stop.clone();
         tasks.spawn(async move {
-            dispatcher.run(stop).await;
-            ("dispatch", Ok(()))
+            let ended = Dispatcher::run(store, router, dispatch.ladder, limits, identity, may_claim, stop).await;
+            ("dispatch", ended.context("dispatching"))
         });
     }
 
@@ -149,6 +152,13 @@ impl Running {
             Some(Ok((name, Err(error)))) => Err(error.context(format!("task {name} ended"))),
         }
     }
+}
+
+/// What people call this machine or pod.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
 }
 
 async fn listen(listen: &config::Listen, port: u16, variable: &str) -> anyhow::Result<TcpListener> {

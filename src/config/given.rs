@@ -159,6 +159,22 @@ impl Given {
             allow_unsafe: self.flag("CHRONOS_ALLOW_UNSAFE_POSTGRES"),
             api_pool: self.count("CHRONOS_API_POOL", 1000),
             dispatch_pool: self.count("CHRONOS_DISPATCH_POOL", 1000),
+            hints: self.hints(),
+        }
+    }
+
+    fn hints(&mut self) -> Option<Duration> {
+        let tick = self.milliseconds("CHRONOS_TICK_MS");
+        match self.text("CHRONOS_HINTS").unwrap_or_default().as_str() {
+            "on" => Some(tick),
+            "off" => None,
+            other => {
+                self.problem(
+                    "CHRONOS_HINTS",
+                    &format!("is {other:?}; it is on, or off behind a pgbouncer that pools transactions"),
+                );
+                None
+            }
         }
     }
 
@@ -216,6 +232,8 @@ impl Given {
             lease,
             batch: self.count("CHRONOS_BATCH", 10_000) as usize,
             concurrency: self.count("CHRONOS_CONCURRENCY", 100_000) as usize,
+            owner_concurrency: self.count("CHRONOS_OWNER_CONCURRENCY", 100_000) as usize,
+            beat: self.milliseconds("CHRONOS_BEAT_MS"),
             ladder: Ladder { base, cap, jitter },
         }
     }

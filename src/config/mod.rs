@@ -47,6 +47,8 @@ pub struct Database {
     pub allow_unsafe: bool,
     pub api_pool: u32,
     pub dispatch_pool: u32,
+    /// The dispatchers' tick, within which an alarm's instant is worth a hint; `None`: no hints.
+    pub hints: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +74,10 @@ pub struct Dispatch {
     pub lease: Duration,
     pub batch: usize,
     pub concurrency: usize,
+    /// Of one owner.
+    pub owner_concurrency: usize,
+    /// Between two heartbeats.
+    pub beat: Duration,
     pub ladder: Ladder,
 }
 

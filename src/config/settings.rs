@@ -50,6 +50,17 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_LEASE_SECONDS", Some("120"), "How long a claim holds before another dispatcher may take the alarm"),
     plain("CHRONOS_BATCH", Some("500"), "Most alarms one claim takes"),
     plain("CHRONOS_CONCURRENCY", Some("512"), "Deliveries in flight at once"),
+    plain("CHRONOS_OWNER_CONCURRENCY", Some("32"), "Deliveries of one owner in flight at once"),
+    plain(
+        "CHRONOS_BEAT_MS",
+        Some("5000"),
+        "How often a dispatcher says that it lives; one that stands still over three beats is dead, and its claims are taken",
+    ),
+    plain(
+        "CHRONOS_HINTS",
+        Some("on"),
+        "Tell dispatchers at once of alarms due within a tick; off behind a pgbouncer that pools transactions",
+    ),
     plain(
         "CHRONOS_SHUTDOWN_SECONDS",
         None,

@@ -2,55 +2,81 @@
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
+use tracing::warn;
 
-use super::Held;
+use super::{Dispatcher, desk::Landed, settle::Finished};
 use crate::{
-    domain::{
-        alarm::Status,
-        ladder::Ladder,
-        occurrence::{self, Next, Occurrence},
-    },
-    router::Router,
-    store::claims::Attempt,
+    domain::occurrence,
+    store::claims::{Attempt, Claim, Settlement},
+    telemetry::chain,
 };
 
-pub struct Delivered {
-    pub next: Next,
-    pub attempt: Attempt,
-    /// When the alarm wants attention again, on our own clock.
-    pub wanted_at: Option<Instant>,
+/// A claim, and the moments that matter about it, on our monotonic clock.
+pub struct Held {
+    pub claim: Claim,
+    /// Before the claim was sent: its lease runs from here at the latest.
+    pub asked_at: Instant,
+    /// When it was here: Postgres' time of the claim was no later than this.
+    pub answered_at: Instant,
 }
 
-pub async fn deliver(router: &Router, ladder: &Ladder, held: &Held) -> Delivered {
-    let claim = &held.claim;
-    // Instants are Postgres' own: the claim's, plus what our stopwatch has run since it was here. A little behind the
-    // truth, never ahead: no slot is passed over because our clock ran fast.
-    let by_postgres =
-        |instant: Instant| -> DateTime<Utc> { claim.claimed_at + instant.duration_since(held.answered_at) };
-    let started = Instant::now();
-    let answer = router.wake(&claim.wake).await;
-    let ended = Instant::now();
+impl Dispatcher {
+    /// One claim, from here to its result. A claim that must not be sent any more is let go.
+    pub(super) async fn deliver(&self, held: Held) -> Landed {
+        if let Some(why) = self.must_not_send(&held) {
+            self.give_back(&[&held.claim], why).await;
+            return Landed::NotSent;
+        }
+        let finished = self.wake(held).await;
+        // The settler ends after us, or with the process.
+        drop(self.results.send(finished));
+        Landed::Answered
+    }
 
-    let facts = Occurrence {
-        subject: claim.subject,
-        status: Status::Active, // as it was when it was claimed; what became of it since is the settle's to find out
-        timing: &claim.timing,
-        offset: claim.offset,
-        scheduled_for: claim.wake.scheduled_for,
-        series_at: claim.series_at,
-        missed: claim.wake.missed,
-        failure_count: claim.failure_count,
-        max_failures: claim.max_failures,
-    };
-    let now = by_postgres(ended);
-    let next = occurrence::next(&facts, &answer, ladder, now, rand::random()).next;
-    // In the past: at once.
-    let wanted_at = next.at().map(|at| ended + (at - now).to_std().unwrap_or_default());
-    let attempt = Attempt {
-        started_at: by_postgres(started),
-        duration: ended.duration_since(started),
-        http_status: answer.http_status(),
-        error: answer.error().to_owned(),
-    };
-    Delivered { next, attempt, wanted_at }
+    /// Why a wake must not go out, though its claim is in hand.
+    fn must_not_send(&self, held: &Held) -> Option<&'static str> {
+        if self.stop.is_cancelled() {
+            Some("the dispatcher stops")
+        } else if held.asked_at.elapsed() + self.limits.wake_timeout > self.limits.lease {
+            Some("the claim is too old to finish inside its lease")
+        } else if self.pulse.is_lost() {
+            // Peers that saw no beat of ours are about to take this claim.
+            Some("the database has not taken our beats")
+        } else {
+            None
+        }
+    }
+
+    pub(super) async fn give_back(&self, claims: &[&Claim], why: &'static str) {
+        for alarm_id in claims.iter().map(|claim| claim.wake.alarm_id) {
+            warn!(%alarm_id, why, "alarm {alarm_id}: not sent, and given back: {why}");
+        }
+        if let Err(error) = self.store.give_back_under_token(claims).await {
+            // The lease gives them back as well, later.
+            warn!(claims = claims.len(), error = %chain(&error), "claims cannot be given back yet");
+        }
+    }
+
+    async fn wake(&self, held: Held) -> Finished {
+        let Held { claim, asked_at, answered_at } = held;
+        // Instants are Postgres' own: the claim's, plus what our stopwatch has run since it was here. A little behind the
+        // truth, never ahead: no slot is passed over because our clock ran fast.
+        let by_postgres =
+            |instant: Instant| -> DateTime<Utc> { claim.claimed_at + instant.duration_since(answered_at) };
+        let started = Instant::now();
+        let answer = self.router.wake(&claim.wake).await;
+        let ended = Instant::now();
+        let now = by_postgres(ended);
+        let attempt = Attempt {
+            started_at: by_postgres(started),
+            duration: ended.duration_since(started),
+            http_status: answer.http_status(),
+            error: answer.error().to_owned(),
+        };
+        let settled = occurrence::next(&claim.occurrence(), &answer, &self.ladder, now, rand::random());
+        let settlement = Settlement::answered(&claim, settled, now, attempt);
+        // In the past: at once.
+        let wanted_at = settlement.wanted_at().map(|at| ended + (at - now).to_std().unwrap_or_default());
+        Finished { claim, settlement, holds_until: asked_at + self.limits.lease, wanted_at }
+    }
 }

@@ -25,6 +25,7 @@ pub mod labels;
 pub mod ladder;
 pub mod occurrence;
 pub mod payload;
+pub mod peers;
 pub mod schedule;
 pub mod session;
 pub mod wake;

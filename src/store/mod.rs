@@ -12,6 +12,7 @@
 //! | [`sessions`], [`events`], [`checkpoints`], [`effects`] | sessions, what happened in them, what their agents made of it |
 //! | [`agents`], [`nonces`] | who is enrolled; who is signing in |
 //! | [`dispatchers`], [`clusters`], [`settings`] | who is at work, and what all agree on |
+//! | [`hints`] | no table: "look now", from whoever writes an alarm to the dispatchers |
 //! | `schema` | which version the schema has, and which binaries it puts up with |
 
 pub mod agents;
@@ -23,6 +24,7 @@ pub mod clusters;
 pub mod dispatchers;
 pub mod effects;
 pub mod events;
+pub mod hints;
 mod interval;
 pub mod nonces;
 pub mod partitions;
@@ -113,6 +115,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
+    horizon: hints::Horizon,
 }
 
 impl Store {
@@ -136,7 +139,7 @@ impl Store {
             .connect_with(options)
             .await
             .map_err(|source| Error::Connect { at, source })?;
-        let store = Self { pool };
+        let store = Self { pool, horizon: hints::Horizon::new(database.hints) };
         if !database.allow_unsafe {
             store.refuse_unsafe().await?;
         }

@@ -76,8 +76,9 @@ impl Store {
             }
             let mut transaction = db.begin().await?;
             let applied = write(&mut transaction, desired).await?;
-            if let Applied::Stored(_) = &applied {
+            if let Applied::Stored(alarm) = &applied {
                 transaction.commit().await?;
+                self.hint(db, alarm).await;
             }
             Ok(applied)
         })

@@ -132,6 +132,44 @@ pub fn forgone(standing: &Standing<'_>, now: DateTime<Utc>) -> Option<Passed> {
     run.map(|run| Passed::skipped(run, reason))
 }
 
+/// Why an alarm cannot be fired by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NotFired {
+    #[error("the alarm is {}; only an active one is fired", .0.as_str())]
+    NotActive(Status),
+    #[error("a wake of the alarm is under way")]
+    InFlight,
+    #[error("the alarm is being retried after a failed attempt")]
+    Retrying,
+    #[error("the alarm is due already")]
+    Due,
+}
+
+/// Whether an alarm may be fired now, beside its schedule; if so, up to where its series is told then: the slot that stands is
+/// still to come. A once alarm has no other instant, and is spent.
+pub fn fire(standing: &Standing<'_>, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, NotFired> {
+    match standing.status {
+        Status::Active => {}
+        status @ (Status::Paused | Status::Fired | Status::Cancelled | Status::Failed) => {
+            return Err(NotFired::NotActive(status));
+        }
+    }
+    if standing.in_flight {
+        return Err(NotFired::InFlight);
+    }
+    if standing.failure_count > 0 {
+        return Err(NotFired::Retrying);
+    }
+    if standing.next_fire_at <= now {
+        return Err(NotFired::Due);
+    }
+    Ok(match standing.timing.schedule {
+        Schedule::Once { .. } => None,
+        // The resolution of slots.
+        Schedule::Cron(_) => Some(standing.scheduled_for - TimeDelta::microseconds(1)),
+    })
+}
+
 /// Why an alarm cannot be armed again as asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotRearmed {
@@ -218,6 +256,19 @@ mod tests {
         assert_eq!(lift(&both, Cause::Owner), Ok(Resumed::StillPaused(vec![Cause::Agent])));
         assert_eq!(lift(&both, Cause::Spec), Ok(Resumed::Unchanged));
         assert_eq!(lift(OWNER, Cause::Owner), Ok(Resumed::AsItStands));
+    }
+
+    #[test]
+    fn only_an_active_alarm_with_nothing_due_or_under_way_is_fired_by_hand() {
+        let (series, single) = (minutes(None), once(Misfire::FireOnce));
+        let before = at("08:59:30");
+        assert_eq!(fire(&standing(&single, &[]), before), Ok(None));
+        assert_eq!(fire(&standing(&series, &[]), before), Ok(Some(at("08:59:59.999999"))), "09:00 is still to come");
+        let refused = |standing: Standing<'_>, now| fire(&standing, now).unwrap_err();
+        assert_eq!(refused(standing(&series, OWNER), before), NotFired::NotActive(Status::Paused));
+        assert_eq!(refused(Standing { in_flight: true, ..standing(&series, &[]) }, before), NotFired::InFlight);
+        assert_eq!(refused(Standing { failure_count: 1, ..standing(&series, &[]) }, before), NotFired::Retrying);
+        assert_eq!(refused(standing(&series, &[]), at("09:00:00")), NotFired::Due);
     }
 
     #[test]

@@ -28,9 +28,20 @@ pub enum Verdict {
     Fire,
     /// Sends this slot's, which tells of `missed` others. Written before the wake goes out.
     Fold { slot: Slot, missed: u64, passed: Vec<Passed> },
-    /// Sends nothing: too late. The alarm goes on at `next`, whose wake tells of `missed` others; with none it is over, a once
-    /// alarm as failed.
-    Miss { passed: Passed, next: Option<Slot>, missed: u64, over: Option<Status>, why: String },
+    /// Sends nothing: too late.
+    Miss(Missed),
+}
+
+/// What an occurrence leaves behind that is too late to fire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missed {
+    pub passed: Passed,
+    /// Where the alarm goes on, and how many others the wake there tells of.
+    pub next: Option<Slot>,
+    pub missed: u64,
+    /// The status of an alarm that does not go on: of a once alarm, failed.
+    pub over: Option<Status>,
+    pub why: String,
 }
 
 /// `first_claimed_at` is when this occurrence was first claimed; `effective_at` when it was due, spread and resumption
@@ -76,14 +87,14 @@ fn miss(occurrence: &Occurrence<'_>, run: Run, now: DateTime<Utc>) -> Verdict {
         (Schedule::Cron(_), None) => Some(Status::Fired),
         (Schedule::Cron(_), Some(_)) => None,
     };
-    Verdict::Miss {
+    Verdict::Miss(Missed {
         passed: Passed::missed(run, Reason::Late),
         next: next.map(|scheduled_for| Slot { scheduled_for, offset: occurrence.offset }),
         // What this wake was to tell of, the next one tells. That it was late itself is in the history.
         missed: occurrence.missed,
         over,
         why: missed_error(run.last, now),
-    }
+    })
 }
 
 /// Why a slot did not fire, as `last_error` says it.
@@ -244,7 +255,7 @@ mod tests {
         assert!(matches!(verdict, Verdict::Fold { missed: 8, .. }), "{verdict:?}");
         let strict = every_minute(Misfire::FireOnce, Some(10));
         let verdict = judge(&Occurrence { missed: 7, ..occurrence(&strict) }, at("09:00:00"), at("09:01:30"));
-        assert!(matches!(verdict, Verdict::Miss { missed: 7, .. }), "{verdict:?}");
+        assert!(matches!(verdict, Verdict::Miss(Missed { missed: 7, .. })), "{verdict:?}");
     }
 
     #[test]
@@ -252,20 +263,20 @@ mod tests {
         let verdict = first_claim(&every_minute(Misfire::FireOnce, Some(10)), "09:02:30");
         assert_eq!(
             verdict,
-            Verdict::Miss {
+            Verdict::Miss(Missed {
                 passed: missed("09:00:00", "09:02:00", 3, Reason::Late),
                 next: Some(slot("09:03:00")),
                 missed: 0,
                 over: None,
                 why: "missed: due 2026-11-16T09:02:00Z, seen 2026-11-16T09:02:30Z".to_owned(),
-            }
+            })
         );
     }
 
     #[test]
     fn a_once_alarm_that_is_too_late_has_failed() {
         let verdict = first_claim(&once(Misfire::Skip, None), "09:01:01");
-        let Verdict::Miss { over, next, why, .. } = verdict else { panic!("{verdict:?}") };
+        let Verdict::Miss(Missed { over, next, why, .. }) = verdict else { panic!("{verdict:?}") };
         assert_eq!((over, next), (Some(Status::Failed), None));
         assert_eq!(why, "missed: due 2026-11-16T09:00:00Z, seen 2026-11-16T09:01:01Z");
         assert_eq!(first_claim(&once(Misfire::Skip, None), "09:01:00"), Verdict::Fire, "a minute is not too late");
@@ -311,7 +322,9 @@ mod tests {
             }
         );
         let strict = every_minute(Misfire::FireAll, Some(10));
-        assert!(matches!(first_claim(&strict, "09:04:30"), Verdict::Miss { passed, .. } if passed.run.slots == 5));
+        assert!(
+            matches!(first_claim(&strict, "09:04:30"), Verdict::Miss(Missed { passed, .. }) if passed.run.slots == 5)
+        );
         let both = every_minute(Misfire::FireAll, Some(120 * 60));
         let verdict = first_claim(&both, "11:30:00");
         assert_eq!(
@@ -396,7 +409,7 @@ mod tests {
         let written = match judge(&facts, row.scheduled_for, first_claimed_at) {
             Verdict::Fire => stamped,
             Verdict::Fold { slot, missed, .. } => Row { scheduled_for: slot.scheduled_for, missed, ..stamped },
-            Verdict::Miss { .. } => return (stamped, stamped, None),
+            Verdict::Miss(_) => return (stamped, stamped, None),
         };
         let alarm = AlarmId::from_uuid(Uuid::from_u128(7));
         let wake = (DeliveryId::of(alarm, ScheduleEpoch(0), written.scheduled_for), written.missed);
@@ -457,7 +470,7 @@ mod tests {
                     prop_assert!(behind == 0 || (misfire == Misfire::FireAll && behind < 100));
                     prop_assert!(timing.lateness_limit().is_none_or(|limit| now - slot.effective_at() <= limit));
                 }
-                Verdict::Miss { passed, next, over, .. } => {
+                Verdict::Miss(Missed { passed, next, over, .. }) => {
                     prop_assert_eq!(told(&[passed]), Some(newest + minute));
                     prop_assert_eq!(over, None);
                     prop_assert_eq!(next, Some(Slot { scheduled_for: newest + minute, offset }));

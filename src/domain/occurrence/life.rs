@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{Answer, Next, Occurrence, Passed, Verdict, judge, next};
+use super::{Answer, Missed, Next, Occurrence, Passed, Verdict, judge, next};
 use crate::domain::{
     alarm::{
         Cause, Misfire, Slot, Status, Subject, Timing,
@@ -159,7 +159,7 @@ impl Life {
                 }
                 self.row = Row { first_claimed_at: Some(first_claimed_at), ..Row::at(slot, missed) };
             }
-            Verdict::Miss { passed, next, missed, .. } => {
+            Verdict::Miss(Missed { passed, next, missed, .. }) => {
                 self.tell(&passed, Some(self.row.scheduled_for))?;
                 self.go_on(next, missed);
                 return Ok(());

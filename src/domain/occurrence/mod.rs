@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-pub use judge::{Verdict, judge, missed_error};
+pub use judge::{Missed, Verdict, judge, missed_error};
 pub use next::{Next, Settled, next};
 
 use super::{

@@ -122,7 +122,11 @@ impl Store {
                 }
                 next = meant.select(&mut transaction, Some(last)).await?.ids;
             }
+            let now = clock(&mut transaction).await?;
             transaction.commit().await?;
+            if !dry_run && !ids.is_empty() {
+                self.horizon.hint(db, now, now).await; // any of them may be due at once
+            }
             let (changed, left) = (ids.len(), fitting.saturating_sub(handled));
             let skipped = matched.saturating_sub(left + changed);
             Ok(Bulk { matched, changed, skipped, ids, truncated: left > 0 })

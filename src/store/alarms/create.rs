@@ -44,6 +44,7 @@ impl Store {
             // row that was committed after it began. The winner may be gone again by then (retention): once more.
             for _ in 0..3 {
                 if let Some(alarm) = insert(db, request).await? {
+                    self.hint(db, &alarm).await;
                     return Ok(Created::New(alarm));
                 }
                 if let Some(alarm) = by_key(db, request.owner, request.idempotency_key).await? {

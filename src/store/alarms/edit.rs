@@ -10,7 +10,7 @@ use crate::{
         access::Did,
         alarm::{
             Cause, Changes, Defaults, Definition, Plan, Slot, Status,
-            lifecycle::{self, NotRearmed, Over, Resumed},
+            lifecycle::{self, NotFired, NotRearmed, Over, Resumed},
         },
         ids::AlarmId,
         invalid::Invalid,
@@ -112,6 +112,11 @@ impl Store {
             .await
     }
 
+    /// Makes an alarm due now, beside its schedule.
+    pub async fn fire_if_owned(&self, owner: &Did, id: AlarmId) -> Result<Edited<NotFired>> {
+        self.edit("firing an alarm", owner, id, async |db, alarm, now| fired(db, alarm, now).await).await
+    }
+
     /// Arms an alarm that is over, at its own next instant or at the one given.
     pub async fn rearm_if_owned(
         &self,
@@ -142,8 +147,9 @@ impl Store {
             }
             let now = clock(&mut transaction).await?;
             let edited = verb(&mut transaction, alarm, now).await?;
-            if let Edited::Done(_) = edited {
+            if let Edited::Done(alarm) = &edited {
                 transaction.commit().await?;
+                self.hint(db, alarm).await;
             }
             Ok(edited)
         })
@@ -358,6 +364,29 @@ pub(super) async fn resumed(
         attempts::record_passed(db, &alarm, &passed, write.error.as_deref().unwrap_or_default()).await?;
     }
     Ok(Edited::Done(Box::new(resumed)))
+}
+
+async fn fired(db: &mut PgConnection, alarm: Alarm, now: DateTime<Utc>) -> Result<Edited<NotFired>, sqlx::Error> {
+    let timing = match alarm.when.timing() {
+        Ok(timing) => timing,
+        Err(why) => return Ok(Edited::Unreadable(why)),
+    };
+    let series_at = match lifecycle::fire(&alarm.standing(&timing, &[]), now) {
+        Ok(series_at) => series_at,
+        Err(refused) => return Ok(Edited::Refused(refused)),
+    };
+    let alarm = sqlx::query_as(concat!(
+        "UPDATE alarms SET scheduled_for = $2, next_fire_at = $2, series_at = $3, \
+         claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL, claims = 0, \
+         first_claimed_at = NULL, revision = revision + 1, updated_at = now() WHERE id = $1 RETURNING ",
+        columns!()
+    ))
+    .bind(alarm.id.as_uuid())
+    .bind(now)
+    .bind(series_at)
+    .fetch_one(db)
+    .await?;
+    Ok(Edited::Done(Box::new(alarm)))
 }
 
 pub(super) async fn rearmed(

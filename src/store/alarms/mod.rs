@@ -15,7 +15,7 @@ mod edit;
 mod list;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::{FromRow, Postgres, postgres::PgArguments, postgres::types::PgInterval, query::QueryAs};
+use sqlx::{FromRow, PgConnection, Postgres, postgres::PgArguments, postgres::types::PgInterval, query::QueryAs};
 use uuid::Uuid;
 
 pub use bulk::{Action, BULK_MOST, Bulk};
@@ -24,7 +24,10 @@ pub use edit::{Cancelled, Edited, NotPatched, Patch};
 pub(super) use edit::{Replan, cancel, clock, write_definition};
 pub use list::{Filter, LIST, Page};
 
-use super::interval::{duration, interval};
+use super::{
+    Store,
+    interval::{duration, interval},
+};
 use crate::domain::{
     alarm::{
         Cause, Definition, Misfire, Status, Timing,
@@ -143,6 +146,15 @@ impl Alarm {
             next_fire_at: self.next_fire_at,
             failure_count: u32::try_from(self.failure_count).unwrap_or(0),
             in_flight: self.in_flight,
+        }
+    }
+}
+
+impl Store {
+    /// Tells the dispatchers of an alarm that was just written, if it is due before they would look.
+    pub(super) async fn hint(&self, db: &mut PgConnection, alarm: &Alarm) {
+        if alarm.status == Status::Active {
+            self.horizon.hint(db, alarm.next_fire_at, alarm.updated_at).await;
         }
     }
 }

@@ -205,6 +205,6 @@ async fn an_occurrence_keeps_the_time_of_its_first_claim_until_it_has_a_result()
     assert!(second.claimed_at > first.claimed_at);
     assert_eq!(first_claimed_at(&mut db).await, Some(first.claimed_at));
     // Given back unsent, the first claim's count stays; a second give-back forgets it.
-    store.give_back_under_token(&second).await.unwrap();
+    store.give_back_under_token(&[&second]).await.unwrap();
     assert_eq!(first_claimed_at(&mut db).await, Some(first.claimed_at));
 }

@@ -24,7 +24,7 @@ use chronos::{
     store::{
         Store,
         alarms::{Alarm, Created, Edited, Patch, Request},
-        claims::Claimed,
+        claims::{Beat, Found, Look, Room},
     },
 };
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -96,8 +96,23 @@ async fn read(store: &Store, alarm: &Alarm) -> Alarm {
     store.get_if_owned(&alarm.owner_did.parse().unwrap(), alarm.id).await.unwrap().expect("is there")
 }
 
-async fn claim(store: &Store) -> Claimed {
-    store.claim_due(WorkerId::from_uuid(Uuid::new_v4()), 100, LEASE).await.unwrap()
+/// A look of a dispatcher that has a hundred free slots.
+fn look(beat: &Beat) -> Look<'_> {
+    Look {
+        worker: WorkerId::from_uuid(Uuid::new_v4()),
+        beat: Some(beat),
+        lease: LEASE,
+        room: Room { rows: 100, bytes: usize::MAX, of_owner: 100, owners: Vec::new() },
+        backlog: None,
+    }
+}
+
+fn a_beat() -> Beat {
+    Beat { version: "0.1.0", host: "here".to_owned() }
+}
+
+async fn claim(store: &Store) -> Found {
+    store.look(&look(&a_beat())).await.unwrap()
 }
 
 fn patch(changes: &Changes) -> Patch<'_> {

@@ -1,13 +1,27 @@
 //! Tables `dispatchers`, `clusters` and `settings`.
 
-use chronos::domain::ids::{ClusterId, WorkerId};
+use chronos::{
+    domain::{
+        ids::{ClusterId, WorkerId},
+        peers::Sighting,
+    },
+    store::{
+        Store,
+        claims::{Look, Room},
+    },
+};
 use uuid::Uuid;
 
-use super::{refused_by, warm_store};
+use super::{a_beat, ann, claim, create, execute, in_an_hour, look, read, refused_by, warm_store};
 use crate::support::Database;
 
 fn worker() -> WorkerId {
     WorkerId::from_uuid(Uuid::new_v4())
+}
+
+/// Beats as this worker, and sees the others.
+async fn beat(store: &Store, worker: WorkerId) -> Vec<Sighting> {
+    store.look(&Look { worker, ..look(&a_beat()) }).await.unwrap().peers.expect("it was a beat")
 }
 
 #[tokio::test]
@@ -15,33 +29,67 @@ async fn a_dispatchers_beats_are_counted_where_its_peers_see_them() {
     let database = Database::fresh().await;
     let store = warm_store(&database).await;
     let (one, other) = (worker(), worker());
-    store.beat(one, "0.1.0", "host-a").await.unwrap();
-    assert_eq!(store.peers(one).await.unwrap(), [], "it is not its own peer");
+    assert_eq!(beat(&store, one).await, [], "it is not its own peer");
 
-    let first = store.peers(other).await.unwrap();
-    futures::future::try_join_all((0..20).map(|_| store.beat(one, "0.1.0", "host-a"))).await.unwrap();
-    let later = store.peers(other).await.unwrap();
+    let first = beat(&store, other).await;
+    futures::future::join_all((0..20).map(|_| beat(&store, one))).await;
+    let later = beat(&store, other).await;
     let [(before, after)] = &*first.iter().zip(&later).collect::<Vec<_>>() else { panic!("{first:?} {later:?}") };
     assert_eq!((after.worker, after.beats, after.started_at), (one, before.beats + 20, before.started_at));
-    assert_eq!((after.version.as_str(), after.host.as_str()), ("0.1.0", "host-a"));
 }
 
 #[tokio::test]
-async fn a_dispatcher_that_beat_again_is_not_forgotten_as_dead() {
+async fn a_dispatcher_that_beat_again_keeps_its_claims_and_a_dead_one_loses_them() {
     let database = Database::fresh().await;
     let store = database.store().await;
     let (dead, watcher) = (worker(), worker());
-    store.beat(dead, "0.1.0", "host").await.unwrap();
-    store.beat(watcher, "0.1.0", "host").await.unwrap();
-    let seen = store.peers(watcher).await.unwrap()[0].beats;
+    let alarm = create(&store, &ann(), in_an_hour()).await;
+    execute(&mut database.connect().await, "UPDATE alarms SET next_fire_at = now()").await;
+    let claimed = store.look(&Look { worker: dead, ..look(&a_beat()) }).await.unwrap();
+    assert_eq!(claimed.claims.len(), 1);
+    let [seen] = beat(&store, watcher).await.try_into().unwrap();
 
-    store.beat(dead, "0.1.0", "host").await.unwrap();
-    assert!(!store.forget_if_still_at(dead, seen).await.unwrap());
-    assert!(store.forget_if_still_at(dead, seen + 1).await.unwrap());
-    assert_eq!(store.peers(watcher).await.unwrap(), []);
+    beat(&store, dead).await;
+    assert_eq!(store.release_if_still_at(&seen).await.unwrap(), None, "it lives");
+    assert!(read(&store, &alarm).await.in_flight);
 
-    store.sign_off(watcher).await.unwrap();
-    assert_eq!(store.peers(dead).await.unwrap(), []);
+    let [seen] = beat(&store, watcher).await.try_into().unwrap();
+    assert_eq!(store.release_if_still_at(&seen).await.unwrap(), Some(1));
+    assert_eq!(store.release_if_still_at(&seen).await.unwrap(), None, "somebody was faster");
+    let [again] = claim(&store).await.claims.try_into().unwrap();
+    assert_eq!((again.wake.delivery_id, again.claims), (claimed.claims[0].wake.delivery_id, 2));
+    assert_eq!(again.first_claimed_at, claimed.claims[0].first_claimed_at, "it is judged as it was before");
+}
+
+#[tokio::test]
+async fn a_worker_that_its_peers_cannot_see_claims_nothing() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    create(&store, &ann(), in_an_hour()).await;
+    execute(&mut database.connect().await, "UPDATE alarms SET next_fire_at = now()").await;
+    let unseen = worker();
+    let beat = a_beat();
+    let look = Look { worker: unseen, ..look(&beat) };
+    let silent = Look { beat: None, ..look.clone() };
+    assert!(store.look(&silent).await.unwrap().claims.is_empty());
+    store.look(&Look { room: Room { rows: 0, ..look.room.clone() }, ..look.clone() }).await.unwrap();
+    assert_eq!(store.look(&silent).await.unwrap().claims.len(), 1, "once it has beaten it does");
+    store.sign_off(unseen).await.unwrap();
+    assert_eq!(self::beat(&store, worker()).await, []);
+}
+
+#[tokio::test]
+async fn nothing_is_claimed_while_dispatch_is_held() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    create(&store, &ann(), in_an_hour()).await;
+    execute(&mut database.connect().await, "UPDATE alarms SET next_fire_at = now()").await;
+    store.hold_dispatch("ann").await.unwrap();
+    let found = claim(&store).await;
+    assert_eq!((found.held, found.claims.len()), (true, 0));
+    store.release_dispatch().await.unwrap();
+    let found = claim(&store).await;
+    assert_eq!((found.held, found.claims.len()), (false, 1));
 }
 
 #[tokio::test]

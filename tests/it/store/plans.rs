@@ -3,10 +3,14 @@
 
 use chronos::store::{
     alarms::LIST,
-    claims::{CLAIM_DUE, UNTIL_NEXT_DUE},
+    claims::{CLAIM_OLDEST, CLAIM_PAST_BACKLOGS},
 };
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, PgConnection, Row, postgres::PgRow};
+use sqlx::{
+    AssertSqlSafe, PgConnection, Postgres, Row,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
 
 use super::{ann, execute};
 use crate::support::Database;
@@ -44,12 +48,15 @@ fn nodes(plan: &Value, found: &mut Vec<(String, String)>) {
     }
 }
 
-fn flatten(row: &PgRow) -> Vec<(String, String)> {
+fn plan_in(row: &PgRow) -> Value {
     // Postgres calls it json, which reads as text.
     let text: String = row.try_get_unchecked(0).unwrap();
-    let plan: Value = serde_json::from_str(&text).unwrap();
+    serde_json::from_str::<Value>(&text).unwrap()[0]["Plan"].clone()
+}
+
+fn flatten(row: &PgRow) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    nodes(&plan[0]["Plan"], &mut found);
+    nodes(&plan_in(row), &mut found);
     found
 }
 
@@ -65,32 +72,74 @@ fn scans(plan: &[(String, String)]) -> bool {
     plan.iter().any(|(node, name)| node == "Seq Scan" && name == "alarms")
 }
 
+/// Twenty thousand of ann's that were due an hour ago, and one of somebody else's since.
+const BACKLOG: &str =
+    "INSERT INTO alarms (owner_did, user_id, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
+     SELECT CASE WHEN n = 20000 THEN 'did:matrix:bob:d75a980182b10ab7' ELSE 'did:matrix:ann:d75a980182b10ab7' END,
+            'u', 'c', 'once', at, 'm', at, at
+     FROM generate_series(1, 20000) AS n, LATERAL (SELECT now() - interval '1 h' + n * interval '1 ms' AS at) AS t";
+
+/// How many rows of the table a plan read, by whatever way.
+fn rows_read(plan: &Value) -> u64 {
+    let number = |key: &str| plan[key].as_f64().unwrap_or_default();
+    let own = (number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Index Recheck"))
+        * number("Actual Loops");
+    let is_scan =
+        plan["Relation Name"] == "alarms" && plan["Node Type"].as_str().is_some_and(|node| node.contains("Scan"));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of rows")]
+    let own = if is_scan { own.round() as u64 } else { 0 };
+    own + plan["Plans"].as_array().into_iter().flatten().map(rows_read).sum::<u64>()
+}
+
+/// The claim's parameters: so many rows at most, and room for so many of ann's.
+fn claim_of<'q>(statement: AssertSqlSafe<String>, most: i64, room: i32) -> Query<'q, Postgres, PgArguments> {
+    sqlx::query(statement)
+        .bind(uuid::Uuid::new_v4())
+        .bind("0.1.0")
+        .bind("here")
+        .bind(true)
+        .bind(most)
+        .bind(120.0)
+        .bind(1_i64 << 30)
+        .bind(vec![ann().as_str().to_owned()])
+        .bind(vec![room])
+        .bind(32)
+        .bind(4)
+}
+
 #[tokio::test]
 async fn the_claim_reads_due_rows_by_their_index_and_never_scans_the_table() {
     let database = Database::fresh().await;
     let mut db = crowded(&database).await;
     for most in [1_i64, 100, 500] {
-        let plan = sqlx::query(explain(CLAIM_DUE))
-            .bind(uuid::Uuid::new_v4())
-            .bind(most)
-            .bind(120.0)
-            .fetch_one(&mut db)
-            .await
-            .unwrap();
-        let plan = flatten(&plan);
+        let plan = flatten(&claim_of(explain(CLAIM_OLDEST), most, 32).fetch_one(&mut db).await.unwrap());
         assert!(by_index(&plan, "alarms_due_idx"), "{most}: {plan:?}");
         assert!(!scans(&plan), "{most}: {plan:?}");
-        assert!(!plan.iter().any(|(node, _)| node == "Sort"), "{most}: the index has the order: {plan:?}");
     }
 }
 
 #[tokio::test]
-async fn the_next_due_instant_is_read_from_the_edge_of_the_index() {
+async fn the_claim_past_backlogs_finds_rows_by_owner_and_reads_none_of_the_backlog() {
     let database = Database::fresh().await;
     let mut db = crowded(&database).await;
-    let plan = flatten(&sqlx::query(explain(UNTIL_NEXT_DUE)).fetch_one(&mut db).await.unwrap());
-    assert!(by_index(&plan, "alarms_due_idx") && !scans(&plan), "{plan:?}");
-    assert!(plan.iter().any(|(node, _)| node == "Limit"), "one row is enough: {plan:?}");
+    execute(&mut db, BACKLOG).await;
+    execute(&mut db, "ANALYZE alarms").await;
+    // Ann's rows are the oldest, and she has no room, or little. The owner who is due behind her has.
+    for (survey, room) in [(false, 0), (true, 0), (false, 5)] {
+        execute(&mut db, "BEGIN").await;
+        let row = claim_of(AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_PAST_BACKLOGS}")), 100, room)
+            .bind(vec![ann().as_str().to_owned()])
+            .bind("2000-01-01T00:00:00Z".parse::<chrono::DateTime<chrono::Utc>>().unwrap())
+            .bind(survey)
+            .fetch_one(&mut db)
+            .await
+            .unwrap();
+        execute(&mut db, "ROLLBACK").await;
+        let plan = flatten(&row);
+        assert!(by_index(&plan, "alarms_owner_due_idx") && !scans(&plan), "{survey}: {plan:?}");
+        let read = rows_read(&plan_in(&row));
+        assert!(read < 2_000, "of 20,000 rows of a backlog {read} were read");
+    }
 }
 
 #[tokio::test]

@@ -42,6 +42,7 @@ impl Database {
             allow_unsafe: true,
             api_pool: 4,
             dispatch_pool: 4,
+            hints: None,
         }
     }
 

@@ -1,0 +1,228 @@
+//! One look: claim what there is room for, judge it, start its deliveries.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tracing::{debug, error, warn};
+
+use super::{
+    Dispatcher, Error,
+    deliver::Held,
+    desk::{Desk, Flight, Looked},
+    settle::Finished,
+};
+use crate::{
+    domain::{
+        alarm::Slot,
+        ids::DeliveryId,
+        occurrence::{self, Passed, Verdict},
+        peers::Sighting,
+    },
+    store::claims::{Claim, Folded, Found, Look, Settlement, Unreadable},
+    telemetry::chain,
+};
+
+/// An occurrence that was claimed this often without a result is parked: whoever delivers it dies or freezes.
+const MOST_CLAIMS: u32 = 20;
+/// Half a round trip on a fast network: how far into a look Postgres' `now()` lies at most, as we take it.
+const ONE_WAY: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// What one look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looks {
+    pub claimed: usize,
+    /// When to look again, if nothing calls for it sooner.
+    pub again_at: Instant,
+}
+
+/// A claim whose wake is to be another slot's.
+struct Fold {
+    claim: Claim,
+    slot: Slot,
+    missed: u64,
+    passed: Vec<Passed>,
+}
+
+impl Dispatcher {
+    /// Claims as much as there is room for, if it may, and starts its delivery. Beats when a beat is due.
+    pub async fn run_once(self: &Arc<Self>, desk: &mut Desk, may_claim: bool) -> Result<Looks, Error> {
+        if desk.has_lost_claims {
+            // The answer to a claim was lost: those rows are ours, and nobody here knows of them.
+            let lost = self.store.release_claims_of(self.worker, &desk.tokens()).await?;
+            desk.has_lost_claims = false;
+            if lost > 0 {
+                warn!(lost, "let go of claims whose answer was lost");
+            }
+        }
+        let asked_at = Instant::now();
+        let beat_is_due = self.pulse.next_beat_at() <= asked_at;
+        let backlog = desk.backlogs.look(asked_at);
+        let mut room = desk.room(&self.limits);
+        // After a failure the beat goes first, by itself: whatever keeps the claim from succeeding must not make us look dead.
+        let only_beat = beat_is_due && self.pulse.has_failed();
+        if !may_claim || room.bytes == 0 || only_beat {
+            room.rows = 0;
+        }
+        let rows = room.rows;
+        if rows == 0 && !beat_is_due {
+            return Ok(Looks { claimed: 0, again_at: self.pulse.next_beat_at() });
+        }
+        // Those with a backlog that are asked for, and so known afterwards.
+        let has_room = |owner: &str| !room.owners.iter().any(|(busy, room)| *busy == owner && *room == 0);
+        let backlogged = backlog.iter().flat_map(|backlog| &backlog.owners);
+        let asked: Vec<String> = backlogged.filter(|owner| has_room(owner)).map(|owner| (*owner).to_owned()).collect();
+        let (past_backlogs, surveyed) = (backlog.is_some(), backlog.as_ref().is_some_and(|backlog| backlog.survey));
+        let look = Look {
+            worker: self.worker,
+            beat: beat_is_due.then_some(&self.beat),
+            lease: self.limits.lease,
+            room,
+            backlog,
+        };
+        let found = self.store.look(&look).await.inspect_err(|_| {
+            desk.has_lost_claims |= rows > 0;
+            if beat_is_due {
+                self.pulse.missed();
+            }
+        })?;
+        let answered_at = Instant::now();
+        let dead = found.peers.as_ref().map(|peers| self.pulse.beaten(asked_at, answered_at, peers));
+        let mut again_at = self.next_look(&found, asked_at, answered_at, may_claim);
+        if self.take_over(dead.as_deref().unwrap_or_default()).await || (only_beat && may_claim) {
+            again_at = asked_at;
+        }
+        let claimed = found.claims.len() + found.unreadable.len();
+        if rows > 0 && !found.held {
+            let crowded = found.crowded.clone();
+            if past_backlogs {
+                let looked = Looked { at: asked_at, by_postgres: found.looked_at, surveyed, tick: self.limits.tick };
+                desk.backlogs.passed(&asked, crowded, found.whole, looked);
+            } else {
+                desk.backlogs.found(crowded, found.looked_at);
+            }
+            if claimed == rows || desk.backlogs.wants_survey() {
+                again_at = asked_at; // there may be more
+            }
+        }
+        debug!(claimed, held = found.held, "looked for due alarms");
+        self.take(desk, found, asked_at, answered_at).await;
+        Ok(Looks { claimed, again_at })
+    }
+
+    /// When the next alarm is due, and no later than the next tick or beat.
+    fn next_look(&self, found: &Found, asked_at: Instant, answered_at: Instant, may_claim: bool) -> Instant {
+        let beat_at = self.pulse.next_beat_at().max(answered_at);
+        if !may_claim || found.held {
+            return if may_claim { beat_at.min(asked_at + self.limits.tick) } else { beat_at };
+        }
+        let tick_at = asked_at + self.limits.tick;
+        let postgres_now = asked_at + (answered_at.duration_since(asked_at) / 2).min(ONE_WAY);
+        let due_at = found.next_at.map(|at| postgres_now + (at - found.looked_at).to_std().unwrap_or_default());
+        due_at.map_or(tick_at, |due_at| due_at.min(tick_at)).min(beat_at)
+    }
+
+    /// Takes the claims of the dead. Says whether there were any.
+    async fn take_over(&self, dead: &[Sighting]) -> bool {
+        let mut taken = false;
+        for peer in dead {
+            let worker = peer.worker;
+            match self.store.release_if_still_at(peer).await {
+                Ok(Some(released)) => {
+                    warn!(%worker, released, "dispatcher {worker} has stopped beating; its {released} claims are free again");
+                    taken |= released > 0;
+                }
+                Ok(None) => {}
+                Err(error) => warn!(%worker, error = %chain(&error), "cannot take over from dispatcher {worker} yet"),
+            }
+        }
+        taken
+    }
+
+    /// Judges claims and starts the deliveries of those that fire.
+    async fn take(self: &Arc<Self>, desk: &mut Desk, found: Found, asked_at: Instant, answered_at: Instant) {
+        let mut poison = found.unreadable;
+        for row in &mut poison {
+            row.why = format!("cannot be read: {}", row.why);
+        }
+        let mut folds = Vec::new();
+        let holds_until = asked_at + self.limits.lease;
+        for claim in found.claims {
+            if claim.claims > MOST_CLAIMS {
+                let why =
+                    format!("parked: claimed {MOST_CLAIMS} times without a result; whatever delivers it ends or hangs");
+                poison.push(Unreadable { id: claim.wake.alarm_id, token: claim.token, why });
+                continue;
+            }
+            match occurrence::judge(&claim.occurrence(), claim.due_at, claim.first_claimed_at) {
+                Verdict::Fire => self.start(desk, Held { claim, asked_at, answered_at }),
+                Verdict::Fold { slot, missed, passed } => folds.push(Fold { claim, slot, missed, passed }),
+                Verdict::Miss(missed) => {
+                    let settlement = Settlement::missed(&claim, missed);
+                    let wanted_at = settlement
+                        .wanted_at()
+                        .map(|at| answered_at + (at - claim.claimed_at).to_std().unwrap_or_default());
+                    desk.hold(claim.token);
+                    drop(self.results.send(Finished { claim, settlement, holds_until, wanted_at }));
+                }
+            }
+        }
+        self.fold(desk, folds, asked_at, answered_at).await;
+        self.park(&poison).await;
+    }
+
+    fn start(self: &Arc<Self>, desk: &mut Desk, held: Held) {
+        let dispatcher = Arc::clone(self);
+        desk.start(Flight::of(&held.claim), async move { dispatcher.deliver(held).await });
+    }
+
+    /// What goes out instead is in the table before it goes out.
+    async fn fold(self: &Arc<Self>, desk: &mut Desk, folds: Vec<Fold>, asked_at: Instant, answered_at: Instant) {
+        if folds.is_empty() {
+            return;
+        }
+        let rows: Vec<Folded<'_>> = folds
+            .iter()
+            .map(|fold| Folded { claim: &fold.claim, slot: fold.slot, missed: fold.missed, passed: &fold.passed })
+            .collect();
+        match self.store.fold_under_token(self.worker, &rows).await {
+            Ok(standing) => {
+                for fold in folds {
+                    // Cancelled or planned anew meanwhile: nothing goes out.
+                    if standing.contains(&fold.claim.wake.alarm_id) {
+                        self.start(desk, Held { claim: fold.into_claim(), asked_at, answered_at });
+                    }
+                }
+            }
+            Err(error) => {
+                warn!(folds = folds.len(), error = %chain(&error), "cannot fold slots that passed yet");
+                let claims: Vec<&Claim> = folds.iter().map(|fold| &fold.claim).collect();
+                self.give_back(&claims, "what it stands for could not be written").await;
+            }
+        }
+    }
+
+    async fn park(&self, poison: &[Unreadable]) {
+        if poison.is_empty() {
+            return;
+        }
+        for row in poison {
+            error!(alarm_id = %row.id, why = row.why, "alarm {} is parked as failed: {}", row.id, row.why);
+        }
+        if let Err(error) = self.store.park_under_token(poison, self.ladder.cap).await {
+            // They come back when their lease has run out.
+            warn!(rows = poison.len(), error = %chain(&error), "alarms cannot be parked yet");
+        }
+    }
+}
+
+impl Fold {
+    fn into_claim(self) -> Claim {
+        let Self { mut claim, slot, missed, .. } = self;
+        claim.due_at = slot.effective_at();
+        claim.series_at = slot.scheduled_for;
+        claim.wake.scheduled_for = slot.scheduled_for;
+        claim.wake.delivery_id = DeliveryId::of(claim.wake.alarm_id, claim.epoch, slot.scheduled_for);
+        claim.wake.missed = missed;
+        claim
+    }
+}

@@ -1,0 +1,147 @@
+//! Results to the table, in batches: whatever has come in while the last batch was being written makes the next one.
+//!
+//! The database may be away: a batch is tried again until the leases of its claims have ended. After that another dispatcher
+//! has the alarm, and this answer is worth nothing. The database may refuse a batch because of one row in it: then each row
+//! is written by itself, and one that is refused even so keeps nobody waiting.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender},
+    time::{Instant, sleep, sleep_until},
+};
+use tracing::{debug, error, info, warn};
+
+use super::{Dispatcher, GATHER};
+use crate::{
+    domain::{
+        ids::ClaimToken,
+        occurrence::{self, Outcome},
+    },
+    store::{
+        self,
+        claims::{Claim, Settlement},
+    },
+    telemetry::chain,
+};
+
+/// Rows of one statement: what a claim takes at most by default.
+const BATCH: usize = 500;
+/// Between two tries: long enough not to drum on a database that is coming up.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A claim whose result is known.
+pub struct Finished {
+    pub claim: Claim,
+    pub settlement: Settlement,
+    /// Until then the claim holds, on our clock.
+    pub holds_until: Instant,
+    /// When its alarm wants attention again, on our clock.
+    pub wanted_at: Option<Instant>,
+}
+
+/// What is in the table now, or given up.
+pub struct Written {
+    pub tokens: Vec<ClaimToken>,
+    /// When the first of their alarms wants attention again.
+    pub wanted_at: Option<Instant>,
+}
+
+/// Writes results until no more can come.
+pub async fn run(
+    dispatcher: Arc<Dispatcher>,
+    mut results: UnboundedReceiver<Finished>,
+    written: UnboundedSender<Written>,
+) {
+    let mut batch = Vec::with_capacity(BATCH);
+    // Refused even by themselves: tried again now and then, beside the others.
+    let mut stubborn: Vec<Finished> = Vec::new();
+    let mut open = true;
+    while open || !stubborn.is_empty() {
+        tokio::select! {
+            received = results.recv_many(&mut batch, BATCH), if open => open = received > 0,
+            () = sleep(PAUSE), if !stubborn.is_empty() => batch.append(&mut stubborn),
+        }
+        let started = Instant::now();
+        while !batch.is_empty() {
+            match dispatcher.write(&mut batch).await {
+                Ok(done) => drop(written.send(done)), // nobody listens any more: the dispatcher has stopped
+                Err(error) if error.is_away() => {
+                    warn!(waiting = batch.len(), error = %chain(&error), "cannot settle yet");
+                    give_up_what_is_lost(&mut batch, &written);
+                    sleep(PAUSE).await;
+                }
+                Err(error) => {
+                    warn!(rows = batch.len(), error = %chain(&error), "a batch of results was refused; each is settled by itself");
+                    for result in batch.drain(..) {
+                        let alarm_id = result.claim.wake.alarm_id;
+                        let mut alone = vec![result];
+                        match dispatcher.write(&mut alone).await {
+                            Ok(done) => drop(written.send(done)),
+                            Err(error) => {
+                                error!(%alarm_id, error = %chain(&error), "alarm {alarm_id}: cannot be settled");
+                                stubborn.append(&mut alone);
+                            }
+                        }
+                    }
+                    give_up_what_is_lost(&mut stubborn, &written);
+                }
+            }
+        }
+        // A lone result is written at once; under load those of a few milliseconds go together.
+        sleep_until(started + GATHER).await;
+    }
+}
+
+/// Results whose lease has ended are worth nothing any more.
+fn give_up_what_is_lost(batch: &mut Vec<Finished>, written: &UnboundedSender<Written>) {
+    let now = Instant::now();
+    let (holding, lost): (Vec<_>, Vec<_>) = batch.drain(..).partition(|result| result.holds_until > now);
+    *batch = holding;
+    for result in &lost {
+        let alarm_id = result.claim.wake.alarm_id;
+        error!(%alarm_id, "alarm {alarm_id}: not settled within its lease; the same wake goes out again");
+    }
+    let tokens: Vec<ClaimToken> = lost.iter().map(|result| result.claim.token).collect();
+    if !tokens.is_empty() {
+        drop(written.send(Written { tokens, wanted_at: None }));
+    }
+}
+
+impl Dispatcher {
+    /// Writes a batch, and empties it.
+    async fn write(&self, batch: &mut Vec<Finished>) -> store::Result<Written> {
+        let settlements: Vec<(&Claim, &Settlement)> =
+            batch.iter().map(|result| (&result.claim, &result.settlement)).collect();
+        let outcomes = self.store.settle_under_token(self.worker, &settlements).await?;
+        for (result, outcome) in batch.iter().zip(outcomes) {
+            report(result, outcome);
+        }
+        let tokens = batch.iter().map(|result| result.claim.token).collect();
+        let wanted_at = batch.drain(..).filter_map(|result| result.wanted_at).min();
+        Ok(Written { tokens, wanted_at })
+    }
+}
+
+/// What became of an attempt, for operators: the class of an error, not the router's words.
+fn report(result: &Finished, outcome: Outcome) {
+    let wake = &result.claim.wake;
+    let (alarm_id, delivery_id, attempt) = (wake.alarm_id, wake.delivery_id, wake.attempt);
+    let error = result.settlement.attempt().map_or("", |attempt| occurrence::error_class(&attempt.error));
+    match outcome {
+        Outcome::Delivered => debug!(%alarm_id, %delivery_id, attempt, "alarm {alarm_id} delivered"),
+        Outcome::Retrying => {
+            info!(%alarm_id, %delivery_id, attempt, error, "alarm {alarm_id}: attempt {attempt} failed and is tried again");
+        }
+        Outcome::Exhausted => {
+            warn!(%alarm_id, %delivery_id, attempt, error, "alarm {alarm_id}: given up after {attempt} attempts");
+        }
+        Outcome::Missed | Outcome::Skipped => {
+            info!(%alarm_id, %delivery_id, "alarm {alarm_id}: its instant was seen too late to fire");
+        }
+        Outcome::Cancelled | Outcome::Fenced => {
+            let outcome = outcome.as_str();
+            info!(%alarm_id, %delivery_id, attempt, outcome, "alarm {alarm_id}: the answer came too late to count");
+        }
+    }
+}

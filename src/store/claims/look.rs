@@ -1,0 +1,170 @@
+//! One look at the table: beat, see the peers, claim what is due. One statement, so that an idle dispatcher costs one a tick.
+//!
+//! Which rows a claim takes: the oldest due, as many as there is room for in rows and bytes, no more of one owner than that
+//! owner has room for. There are two ways to find them.
+//!
+//! - *The oldest*, along `alarms_due_idx`. The way of all days. Where an owner turns out to have more due than room, it is
+//!   reported as crowded, and has a backlog.
+//! - *Past backlogs*. A backlog's rows are the oldest of all, and along `alarms_due_idx` there is no way around them. So rows are
+//!   found by owner: the owners of rows that became due since the last look (the rest was seen then), those whose backlog has
+//!   room again, and once in a while every owner there is, because a hint may be lost and a row may come with an instant
+//!   long past.
+//!
+//! Either way a row is locked with `SKIP LOCKED` and stamped in the same statement: two dispatchers never take the same one.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
+use uuid::Uuid;
+
+use super::{Claim, Unreadable, read, token_of};
+use crate::{
+    domain::{
+        ids::{AlarmId, WorkerId},
+        peers::Sighting,
+    },
+    store::{Result, Store},
+};
+
+/// The claim of the oldest, as `EXPLAIN` sees it too.
+pub const CLAIM_OLDEST: &str = concat!(
+    include_str!("../sql/look_begin.sql"),
+    include_str!("../sql/due_oldest.sql"),
+    include_str!("../sql/look_end.sql")
+);
+/// The claim past backlogs.
+pub const CLAIM_PAST_BACKLOGS: &str = concat!(
+    include_str!("../sql/look_begin.sql"),
+    include_str!("../sql/due_past_backlogs.sql"),
+    include_str!("../sql/look_end.sql")
+);
+
+/// From so many claims without a result on, a row is claimed alone: what kills its dispatcher must not take others along.
+const SUSPECT_CLAIMS: i32 = 4;
+
+/// What a dispatcher says of itself when it beats.
+#[derive(Clone, Debug)]
+pub struct Beat {
+    pub version: &'static str,
+    pub host: String,
+}
+
+/// How much a claim may take.
+#[derive(Clone, Debug)]
+pub struct Room<'a> {
+    pub rows: usize,
+    pub bytes: usize,
+    /// Of one owner, where `owners` does not say otherwise.
+    pub of_owner: usize,
+    /// Owners with deliveries in flight, and the room each has left.
+    pub owners: Vec<(&'a str, usize)>,
+}
+
+/// Who has a backlog, and what else to look at.
+#[derive(Clone, Debug)]
+pub struct Backlog<'a> {
+    pub owners: Vec<&'a str>,
+    /// What was due by then has been seen.
+    pub seen_until: DateTime<Utc>,
+    /// Look at every owner.
+    pub survey: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Look<'a> {
+    pub worker: WorkerId,
+    /// `Some` when a beat is due.
+    pub beat: Option<&'a Beat>,
+    pub lease: Duration,
+    pub room: Room<'a>,
+    /// `None`: nobody is known to have one.
+    pub backlog: Option<Backlog<'a>>,
+}
+
+#[derive(Debug)]
+pub struct Found {
+    /// Postgres' time of the look.
+    pub looked_at: DateTime<Utc>,
+    /// Dispatch is held: nothing was claimed.
+    pub held: bool,
+    /// The other dispatchers, if this look was a beat.
+    pub peers: Option<Vec<Sighting>>,
+    pub claims: Vec<Claim>,
+    pub unreadable: Vec<Unreadable>,
+    /// Owners that have more due than room.
+    pub crowded: Vec<String>,
+    /// Past backlogs: nothing else was left that this look could have found.
+    pub whole: bool,
+    /// The earliest alarm still ahead.
+    pub next_at: Option<DateTime<Utc>>,
+}
+
+impl Store {
+    /// Looks. Rows that another dispatcher is claiming at this moment are passed over without waiting; rows whose lease has
+    /// ended are free again.
+    pub async fn look(&self, look: &Look<'_>) -> Result<Found> {
+        self.ask("looking for due alarms", async |db| found(db, look).await).await
+    }
+}
+
+async fn found(db: &mut PgConnection, look: &Look<'_>) -> Result<Found, sqlx::Error> {
+    let statement = if look.backlog.is_some() { CLAIM_PAST_BACKLOGS } else { CLAIM_OLDEST };
+    let mut query = bind(sqlx::query(statement), look);
+    if let Some(backlog) = &look.backlog {
+        query = query.bind(&backlog.owners).bind(backlog.seen_until).bind(backlog.survey);
+    }
+    let rows = query.fetch_all(db).await?;
+    // The look itself stands in every row, and in one of its own when nothing was claimed.
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let mut found = Found {
+        looked_at: first.try_get("looked_at")?,
+        held: first.try_get("held")?,
+        peers: if look.beat.is_some() { Some(peers(first)?) } else { None },
+        claims: Vec::with_capacity(rows.len()),
+        unreadable: Vec::new(),
+        crowded: first.try_get::<Option<Vec<String>>, _>("crowded")?.unwrap_or_default(),
+        whole: first.try_get("whole")?,
+        next_at: first.try_get("next_at")?,
+    };
+    for row in &rows {
+        let Some(id) = row.try_get::<Option<Uuid>, _>("id")?.map(AlarmId::from_uuid) else { break };
+        let token = token_of(row.try_get("claim_token")?);
+        match read(id, token, row) {
+            Ok(claim) => found.claims.push(claim),
+            Err(why) => found.unreadable.push(Unreadable { id, token, why }),
+        }
+    }
+    Ok(found)
+}
+
+fn bind<'q>(query: Query<'q, Postgres, PgArguments>, look: &'q Look<'_>) -> Query<'q, Postgres, PgArguments> {
+    // Whatever does not fit is more than there can be.
+    let int = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+    let owners: Vec<&str> = look.room.owners.iter().map(|(owner, _)| *owner).collect();
+    let rooms: Vec<i32> = look.room.owners.iter().map(|(_, room)| int(*room)).collect();
+    query
+        .bind(look.worker.as_uuid())
+        .bind(look.beat.map_or("", |beat| beat.version))
+        .bind(look.beat.map_or("", |beat| beat.host.as_str()))
+        .bind(look.beat.is_some())
+        .bind(i64::try_from(look.room.rows).unwrap_or(i64::MAX))
+        .bind(look.lease.as_secs_f64())
+        .bind(i64::try_from(look.room.bytes).unwrap_or(i64::MAX))
+        .bind(owners)
+        .bind(rooms)
+        .bind(int(look.room.of_owner))
+        .bind(SUSPECT_CLAIMS)
+}
+
+fn peers(row: &sqlx::postgres::PgRow) -> Result<Vec<Sighting>, sqlx::Error> {
+    let workers: Vec<Uuid> = row.try_get::<Option<_>, _>("peers")?.unwrap_or_default();
+    let beats: Vec<i64> = row.try_get::<Option<_>, _>("peers_beats")?.unwrap_or_default();
+    let started: Vec<DateTime<Utc>> = row.try_get::<Option<_>, _>("peers_started_at")?.unwrap_or_default();
+    let marks = beats.into_iter().zip(started);
+    Ok(workers
+        .into_iter()
+        .zip(marks)
+        .map(|(worker, (beats, started_at))| Sighting { worker: WorkerId::from_uuid(worker), beats, started_at })
+        .collect())
+}

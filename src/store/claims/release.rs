@@ -1,0 +1,108 @@
+//! Claims without a result: given back because the wake was not sent, taken from a dispatcher that is dead, or parked because
+//! nobody can do anything with the row.
+
+use std::time::Duration;
+
+use sqlx::Row as _;
+
+use super::Claim;
+use crate::{
+    domain::{
+        ids::{AlarmId, ClaimToken, WorkerId},
+        peers::Sighting,
+    },
+    store::{Result, Store},
+};
+
+/// A row that was claimed but with which nothing can be done, and why. It is parked, so that it neither stops the others nor
+/// comes back with every claim.
+#[derive(Debug)]
+pub struct Unreadable {
+    pub id: AlarmId,
+    pub token: ClaimToken,
+    pub why: String,
+}
+
+impl Store {
+    /// Lets go of claims whose wakes were not sent; the alarms are due as before. Says how many still stood.
+    pub async fn give_back_under_token(&self, claims: &[&Claim]) -> Result<u64> {
+        let ids: Vec<_> = claims.iter().map(|claim| claim.wake.alarm_id.as_uuid()).collect();
+        let tokens: Vec<_> = claims.iter().map(|claim| claim.token.as_uuid()).collect();
+        self.ask("giving claims back", async |db| {
+            sqlx::query(
+                "UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL,
+                        claims = greatest(claims - 1, 0), first_claimed_at = CASE WHEN claims > 1 THEN first_claimed_at END
+                 FROM unnest($1::uuid[], $2::uuid[]) AS claim (id, token)
+                 WHERE alarms.id = claim.id AND alarms.claim_token = claim.token",
+            )
+            .bind(ids)
+            .bind(tokens)
+            .execute(db)
+            .await
+            .map(|done| done.rows_affected())
+        })
+        .await
+    }
+
+    /// Takes the claims of a dispatcher that was found dead at this count of beats, and forgets it. One that has beaten since is
+    /// not dead, and keeps them. The answer is how many were taken; `None`: it lives, or somebody else was faster.
+    pub async fn release_if_still_at(&self, dead: &Sighting) -> Result<Option<u64>> {
+        self.ask("taking a dead dispatcher's claims", async |db| {
+            let row = sqlx::query(
+                "WITH dead AS (
+                     DELETE FROM dispatchers WHERE worker = $1 AND beats = $2 AND started_at = $3 RETURNING worker
+                 ), released AS (
+                     -- What is claimed is due: found by alarms_due_idx. What was paused meanwhile wants no delivery.
+                     UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL
+                     FROM dead
+                     WHERE alarms.claimed_by = dead.worker AND status = 'active' AND next_fire_at <= now()
+                     RETURNING alarms.id
+                 )
+                 SELECT (SELECT count(*) FROM dead) AS dead, (SELECT count(*) FROM released) AS released",
+            )
+            .bind(dead.worker.as_uuid())
+            .bind(dead.beats)
+            .bind(dead.started_at)
+            .fetch_one(db)
+            .await?;
+            let (dead, released): (i64, i64) = (row.try_get("dead")?, row.try_get("released")?);
+            Ok((dead > 0).then(|| released.unsigned_abs()))
+        })
+        .await
+    }
+
+    /// Lets go of this worker's claims but those in `known`: the answer to a claim was lost, or the worker stops. Some may have
+    /// been sent: what is known of the occurrence stays, so that the same wake goes out again. Says how many there were.
+    pub async fn release_claims_of(&self, worker: WorkerId, known: &[ClaimToken]) -> Result<u64> {
+        let known: Vec<_> = known.iter().map(|token| token.as_uuid()).collect();
+        self.ask("letting go of claims", async |db| {
+            sqlx::query(
+                "UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL
+                 WHERE claimed_by = $1 AND claim_token <> ALL ($2) AND status = 'active' AND next_fire_at <= now()",
+            )
+            .bind(worker.as_uuid())
+            .bind(known)
+            .execute(db)
+            .await
+            .map(|done| done.rows_affected())
+        })
+        .await
+    }
+
+    /// Parks rows with which nothing can be done, each with its reason, where their owners see it. A timer is owed for as long as it
+    /// takes: it waits for `timers_wait` and is tried again.
+    pub async fn park_under_token(&self, rows: &[Unreadable], timers_wait: Duration) -> Result<()> {
+        self.ask("parking alarms", async |db| {
+            sqlx::query(include_str!("../sql/park.sql"))
+                .bind(rows.iter().map(|row| row.id.as_uuid()).collect::<Vec<_>>())
+                .bind(rows.iter().map(|row| row.token.as_uuid()).collect::<Vec<_>>())
+                .bind(rows.iter().map(|row| row.why.clone()).collect::<Vec<_>>())
+                .bind(timers_wait.as_secs_f64())
+                .bind(super::RESOURCE_CHANGED)
+                .execute(db)
+                .await
+                .map(|_| ())
+        })
+        .await
+    }
+}

@@ -1,0 +1,73 @@
+-- Some owners ($12) have more due than they have room for. Reading on along alarms_due_idx would mean reading through all of it,
+-- so rows are found by owner instead. Whose: those with a row that became due since $13, those with a backlog and room again,
+-- and, when $14 says so, every owner there is, one probe of alarms_owner_due_idx each.
+fresh AS (
+    SELECT owner_did, next_fire_at
+    FROM alarms
+    WHERE status = 'active' AND next_fire_at > $13 AND next_fire_at <= now()
+    ORDER BY next_fire_at
+    -- A backlog may grow while we look: not more than this is read of it.
+    LIMIT 1000
+), everyone AS (
+    (SELECT owner_did, next_fire_at FROM alarms WHERE status = 'active' AND $14 ORDER BY owner_did, next_fire_at LIMIT 1)
+    UNION ALL
+    SELECT later.owner_did, later.next_fire_at
+    FROM everyone
+    CROSS JOIN LATERAL (
+        SELECT owner_did, next_fire_at FROM alarms
+        WHERE status = 'active' AND owner_did > everyone.owner_did
+        ORDER BY owner_did, next_fire_at LIMIT 1
+    ) AS later
+), waiting AS (
+    SELECT found.owner_did, coalesce(min(busy.room), $10) AS room, min(found.next_fire_at) AS since
+    FROM (
+        SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($12)
+        UNION ALL
+        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND owner_did <> ALL ($12)
+        UNION ALL
+        SELECT owner_did, (SELECT min(next_fire_at) FROM alarms WHERE status = 'active' AND alarms.owner_did = backlog.owner_did)
+        FROM unnest($12::text[]) AS backlog (owner_did)
+    ) AS found
+    LEFT JOIN busy ON busy.owner_did = found.owner_did
+    GROUP BY found.owner_did
+), due AS MATERIALIZED (
+    SELECT oldest.id, waiting.owner_did, waiting.room, oldest.next_fire_at, oldest.claims, oldest.bytes
+    FROM (SELECT * FROM waiting WHERE room > 0 ORDER BY since) AS waiting
+    CROSS JOIN LATERAL (
+        SELECT id, next_fire_at, claims, pg_column_size(payload) + octet_length(wake_message) AS bytes
+        FROM alarms
+        WHERE status = 'active' AND alarms.owner_did = waiting.owner_did
+          AND subject = 'agent'
+          AND next_fire_at <= now()
+          AND (claimed_until IS NULL OR claimed_until <= now())
+          AND (SELECT claim FROM may)
+        ORDER BY next_fire_at
+        -- One more than any owner has room for tells that there is a backlog.
+        LIMIT $10 + 1
+    ) AS oldest
+), ranked AS (
+    SELECT id, owner_did, claims, room,
+           row_number() OVER (PARTITION BY owner_did ORDER BY next_fire_at, id) AS of_owner,
+           row_number() OVER by_age AS place,
+           sum(bytes) OVER by_age - bytes AS bytes_before,
+           first_value(claims) OVER by_age AS eldest_claims
+    FROM due
+    WINDOW by_age AS (ORDER BY next_fire_at, id)
+), chosen AS (
+    SELECT id, row_number() OVER (ORDER BY place) AS place FROM ranked
+    WHERE of_owner <= room AND bytes_before < $7
+      AND CASE WHEN eldest_claims >= $11 THEN place = 1 ELSE claims < $11 END
+), taken AS (
+    SELECT locked.id
+    FROM chosen
+    CROSS JOIN LATERAL (
+        SELECT id FROM alarms
+        WHERE alarms.id = chosen.id AND status = 'active' AND next_fire_at <= now()
+          AND (claimed_until IS NULL OR claimed_until <= now())
+        FOR UPDATE SKIP LOCKED
+    ) AS locked
+    WHERE chosen.place <= $5
+),
+surveyed AS (
+    SELECT (SELECT count(*) FROM fresh) < 1000 AND (SELECT count(*) FROM chosen) <= $5 AS whole
+),

@@ -20,6 +20,7 @@
 //! | [`http`] | the agents' door |
 //! | [`dispatch`] | store → router: claim, deliver, settle |
 //! | [`router`] | client of the downstream router |
+//! | [`upkeep`] | what somebody has to do now and then: partitions, retention, zone rules, gauges |
 //! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs and probes |
 //! | [`run`] | the composition root |
 //! | [`dev`] | everything on one machine, with nothing configured |
@@ -38,3 +39,4 @@ pub mod router;
 pub mod run;
 pub mod store;
 pub mod telemetry;
+pub mod upkeep;

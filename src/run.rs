@@ -28,6 +28,7 @@ use crate::{
     router::Router,
     store::Store,
     telemetry::probes,
+    upkeep::{Retention, Upkeep},
 };
 
 /// Connections of the controller: its reconciles, and one that hears hints.
@@ -102,6 +103,13 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
             hints: database.hints.is_some(),
         };
         let identity = Identity { worker: WorkerId::from_uuid(Uuid::new_v4()), host: host() };
+        let retention = Retention { attempt_days: dispatch.attempt_days, alarm_days: dispatch.alarm_days };
+        let upkeep = Upkeep::new(store.clone(), identity.worker, retention);
+        let until = stop.clone();
+        tasks.spawn(async move {
+            upkeep.run(until).await;
+            ("upkeep", Ok(()))
+        });
         let (_gate, may_claim) = tokio::sync::watch::channel(true);
         let stop = stop.clone();
         tasks.spawn(async move {

@@ -235,6 +235,10 @@ impl Given {
             owner_concurrency: self.count("CHRONOS_OWNER_CONCURRENCY", 100_000) as usize,
             beat: self.milliseconds("CHRONOS_BEAT_MS"),
             ladder: Ladder { base, cap, jitter },
+            attempt_days: self.count("CHRONOS_ATTEMPT_RETENTION_DAYS", MOST_DAYS),
+            alarm_days: self
+                .text("CHRONOS_ALARM_RETENTION_DAYS")
+                .map(|_| self.count("CHRONOS_ALARM_RETENTION_DAYS", MOST_DAYS)),
         }
     }
 
@@ -338,6 +342,8 @@ impl Given {
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// After the last wake's deadline there is still its settle to write.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
+/// A century.
+const MOST_DAYS: u32 = 36_500;
 /// 16 bytes are 128 bits when random: beyond guessing.
 const SHORTEST_GOOD_SECRET: usize = 16;
 

@@ -79,6 +79,10 @@ pub struct Dispatch {
     /// Between two heartbeats.
     pub beat: Duration,
     pub ladder: Ladder,
+    /// Days for which attempts are kept.
+    pub attempt_days: u32,
+    /// Days for which alarms that are over are kept; `None`: for ever.
+    pub alarm_days: Option<u32>,
 }
 
 #[derive(Clone, Debug)]

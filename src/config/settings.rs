@@ -70,6 +70,8 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_RETRY_BASE_MS", Some("30000"), "First rung of the retry ladder"),
     plain("CHRONOS_RETRY_CAP_MS", Some("900000"), "Longest wait between two attempts"),
     plain("CHRONOS_RETRY_JITTER", Some("0.1"), "Share by which a rung after the first varies"),
+    plain("CHRONOS_ATTEMPT_RETENTION_DAYS", Some("30"), "How long what became of every attempt is kept"),
+    plain("CHRONOS_ALARM_RETENTION_DAYS", None, "How long alarms that are over are kept; unset: for ever"),
     plain("CHRONOS_API_POOL", Some("10"), "Database connections of the facade"),
     plain("CHRONOS_DISPATCH_POOL", Some("10"), "Database connections of the dispatcher"),
     plain("CHRONOS_WATCH_NAMESPACES", Some(""), "Namespaces the controller watches, comma separated; empty: all"),

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
 use super::{
-    Dispatcher, Error,
+    Dispatcher, Error, GATHER,
     deliver::Held,
     desk::{Desk, Flight, Looked},
     settle::Finished,
@@ -18,7 +18,10 @@ use crate::{
         occurrence::{self, Passed, Verdict},
         peers::Sighting,
     },
-    store::claims::{Claim, Folded, Found, Look, Settlement, Unreadable},
+    store::{
+        self,
+        claims::{Claim, Folded, Found, Look, Settlement, Unreadable},
+    },
     telemetry::chain,
 };
 
@@ -46,14 +49,6 @@ struct Fold {
 impl Dispatcher {
     /// Claims as much as there is room for, if it may, and starts its delivery. Beats when a beat is due.
     pub async fn run_once(self: &Arc<Self>, desk: &mut Desk, may_claim: bool) -> Result<Looks, Error> {
-        if desk.has_lost_claims {
-            // The answer to a claim was lost: those rows are ours, and nobody here knows of them.
-            let lost = self.store.release_claims_of(self.worker, &desk.tokens()).await?;
-            desk.has_lost_claims = false;
-            if lost > 0 {
-                warn!(lost, "let go of claims whose answer was lost");
-            }
-        }
         let asked_at = Instant::now();
         let beat_is_due = self.pulse.next_beat_at() <= asked_at;
         let backlog = desk.backlogs.look(asked_at);
@@ -80,16 +75,23 @@ impl Dispatcher {
             backlog,
         };
         let found = self.store.look(&look).await.inspect_err(|_| {
-            desk.has_lost_claims |= rows > 0;
+            if rows > 0 {
+                desk.lost_until = Some(Instant::now() + store::STATEMENT_TIMEOUT * 2);
+            }
             if beat_is_due {
                 self.pulse.missed();
             }
         })?;
         let answered_at = Instant::now();
-        let dead = found.peers.as_ref().map(|peers| self.pulse.beaten(asked_at, answered_at, peers));
-        let mut again_at = self.next_look(&found, asked_at, answered_at, may_claim);
-        if self.take_over(dead.as_deref().unwrap_or_default()).await || (only_beat && may_claim) {
-            again_at = asked_at;
+        let mut again_at = asked_at;
+        if let Some(peers) = &found.peers {
+            let dead = self.pulse.beaten(asked_at, answered_at, peers);
+            let released = self.take_over(&dead).await | self.let_go_of_lost(desk).await;
+            if !released && !only_beat {
+                again_at = self.next_look(&found, asked_at, answered_at, may_claim);
+            }
+        } else {
+            again_at = self.next_look(&found, asked_at, answered_at, may_claim);
         }
         let claimed = found.claims.len() + found.unreadable.len();
         if rows > 0 && !found.held {
@@ -100,10 +102,11 @@ impl Dispatcher {
             } else {
                 desk.backlogs.found(crowded, found.looked_at);
             }
-            if claimed == rows || desk.backlogs.wants_survey() {
-                again_at = asked_at; // there may be more
+            if desk.backlogs.wants_survey() {
+                again_at = asked_at;
             }
         }
+        again_at = if claimed > 0 && claimed == rows { asked_at } else { again_at.max(asked_at + GATHER) };
         debug!(claimed, held = found.held, "looked for due alarms");
         self.take(desk, found, asked_at, answered_at).await;
         Ok(Looks { claimed, again_at })
@@ -136,6 +139,27 @@ impl Dispatcher {
             }
         }
         taken
+    }
+
+    /// Lets go of claims of ours that nobody here knows of, with every beat until none can turn up any more. Says whether there
+    /// were any.
+    async fn let_go_of_lost(&self, desk: &mut Desk) -> bool {
+        let Some(until) = desk.lost_until else { return false };
+        match self.store.release_claims_of(self.worker, &desk.tokens()).await {
+            Ok(released) => {
+                if Instant::now() > until {
+                    desk.lost_until = None;
+                }
+                if released > 0 {
+                    warn!(released, "let go of {released} claims whose answer was lost");
+                }
+                released > 0
+            }
+            Err(error) => {
+                warn!(error = %chain(&error), "cannot let go of claims whose answer was lost yet");
+                false
+            }
+        }
     }
 
     /// Judges claims and starts the deliveries of those that fire.

@@ -30,8 +30,8 @@ pub struct Desk {
     owners: HashMap<String, usize>,
     bytes: usize,
     pub backlogs: Backlogs,
-    /// A claim was sent and its answer lost: rows may be claimed that nobody here knows of.
-    pub has_lost_claims: bool,
+    /// A claim was sent and its answer lost: until then rows may turn up as ours that nobody here knows of.
+    pub lost_until: Option<Instant>,
 }
 
 /// How a delivery ended.

@@ -6,6 +6,18 @@ use super::{Result, Store};
 use crate::domain::ids::WorkerId;
 
 impl Store {
+    /// Whether this worker is the eldest of those at work: the one that does what one of them has to.
+    pub async fn is_eldest(&self, worker: WorkerId) -> Result<bool> {
+        self.ask("asking who is the eldest dispatcher", async |db| {
+            let eldest: Option<uuid::Uuid> =
+                sqlx::query_scalar("SELECT worker FROM dispatchers ORDER BY started_at, worker LIMIT 1")
+                    .fetch_optional(db)
+                    .await?;
+            Ok(eldest == Some(worker.as_uuid()))
+        })
+        .await
+    }
+
     /// Removes this worker, which stops.
     pub async fn sign_off(&self, worker: WorkerId) -> Result<()> {
         self.ask("signing off", async |db| {

@@ -48,11 +48,12 @@ use thiserror::Error;
 use crate::config::Database;
 
 /// No statement of ours takes a second; one that takes ten waits for a lock or a dead host.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Planned for the values at hand: a plan for any LIMIT, or for any combination of filters, scans the table. Compiling statements
 /// this short costs more than running them. Not as startup options, which a pgbouncer refuses; behind one that pools transactions
 /// they hold for some connections only, which costs time and nothing else.
-const PLANNING: &str = "SET plan_cache_mode = force_custom_plan; SET jit = off";
+/// And the server gives up when we have: what nobody waits for any more must not be carried out later.
+const ON_CONNECT: &str = "SET plan_cache_mode = force_custom_plan; SET jit = off; SET statement_timeout = '10s'";
 /// A connection that cannot be had in this time is reported, not waited for.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -135,7 +136,7 @@ impl Store {
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
-            .after_connect(|connection, _| Box::pin(async move { connection.execute(PLANNING).await.map(|_| ()) }))
+            .after_connect(|connection, _| Box::pin(async move { connection.execute(ON_CONNECT).await.map(|_| ()) }))
             .connect_with(options)
             .await
             .map_err(|source| Error::Connect { at, source })?;

@@ -8,11 +8,13 @@
 //! | [`list`] | list by filters, page by page |
 //! | [`edit`] | cancel, patch, pause, resume, re-arm: lock, decide in the domain, write |
 //! | [`bulk`] | the same for many at once |
+//! | [`upkeep`] | removal, recomputation and counts that no owner asks for |
 
 mod bulk;
 mod create;
 mod edit;
 mod list;
+mod upkeep;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{FromRow, PgConnection, Postgres, postgres::PgArguments, postgres::types::PgInterval, query::QueryAs};
@@ -23,6 +25,7 @@ pub use create::{Created, Request};
 pub use edit::{Cancelled, Edited, NotPatched, Patch};
 pub(super) use edit::{Replan, cancel, clock, write_definition};
 pub use list::{Filter, LIST, Page};
+pub use upkeep::{Due, Place, Resting};
 
 use super::{
     Store,

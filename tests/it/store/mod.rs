@@ -15,33 +15,21 @@ mod sessions;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use chronos::{
-    domain::{
-        access::Did,
-        alarm::{Changes, Defaults, Draft, Plan},
-        ids::{AlarmId, WorkerId},
-        labels::Labels,
-    },
+    domain::{access::Did, alarm::Changes, ids::WorkerId, labels::Labels},
     store::{
         Store,
-        alarms::{Alarm, Created, Edited, Patch, Request},
+        alarms::{Alarm, Edited, Patch},
         claims::{Beat, Found, Look, Room},
     },
 };
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
+pub use crate::support::alarms::{ann, bob, create, create_with_key, draft, every_minute, execute, in_an_hour, read};
 use crate::support::{AgentKey, Database};
 
 const LEASE: std::time::Duration = std::time::Duration::from_secs(120);
 const NO_LENIENCY: TimeDelta = TimeDelta::zero();
-
-fn ann() -> Did {
-    "did:matrix:ann:d75a980182b10ab7".parse().unwrap()
-}
-
-fn bob() -> Did {
-    "did:matrix:bob:3d4017c3e843895a".parse().unwrap()
-}
 
 /// A DID of this user, another one with every call.
 fn did_of(user: &str) -> Did {
@@ -58,42 +46,8 @@ async fn warm_store(database: &Database) -> Store {
     store
 }
 
-fn draft() -> Draft {
-    Draft { wake_message: "wake up".to_owned(), ..Draft::default() }
-}
-
-fn in_an_hour() -> Draft {
-    Draft { delay_seconds: Some(3600), ..draft() }
-}
-
-fn every_minute() -> Draft {
-    Draft { cron_expr: Some("* * * * *".to_owned()), ..draft() }
-}
-
 fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-}
-
-/// Creates an alarm of ann's, or finds the one that `key` stands for.
-async fn create_with_key(store: &Store, owner: &Did, draft: Draft, key: &str) -> Created {
-    let born_at = store.now().await.unwrap();
-    let definition = draft.define(Defaults { born_at, delays_from: born_at, max_failures: 5 }).unwrap();
-    let id = AlarmId::from_uuid(Uuid::now_v7());
-    let Plan::At(first) = definition.timing.plan(id, born_at, born_at) else { panic!("lies ahead") };
-    let request =
-        Request { id, owner, definition: &definition, first, born_at, idempotency_key: key, correlation_id: "test" };
-    store.create_or_find_by_key(&request).await.unwrap()
-}
-
-async fn create(store: &Store, owner: &Did, draft: Draft) -> Alarm {
-    match create_with_key(store, owner, draft, "").await {
-        Created::New(alarm) => alarm,
-        Created::Known(alarm) => panic!("no key, and yet known: {alarm:?}"),
-    }
-}
-
-async fn read(store: &Store, alarm: &Alarm) -> Alarm {
-    store.get_if_owned(&alarm.owner_did.parse().unwrap(), alarm.id).await.unwrap().expect("is there")
 }
 
 /// A look of a dispatcher that has a hundred free slots.
@@ -122,11 +76,6 @@ fn patch(changes: &Changes) -> Patch<'_> {
 fn done<R: std::fmt::Debug>(edited: Edited<R>) -> Alarm {
     let Edited::Done(alarm) = edited else { panic!("not done: {edited:?}") };
     *alarm
-}
-
-/// Runs statements of the test's own: what no store function does, such as letting time pass.
-async fn execute(db: &mut PgConnection, statement: &str) {
-    sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(db).await.expect(statement);
 }
 
 /// The constraint that keeps a statement from being carried out.

@@ -5,6 +5,7 @@
 //! `chronosd` runs as the real binary ([`daemon`]), killed when its handle is dropped, also by a panicking test.
 
 pub mod agent;
+pub mod alarms;
 pub mod api;
 pub mod cluster;
 pub mod daemon;

@@ -45,6 +45,10 @@ pub enum Reply {
     Unfinished,
     /// No answer until [`Sink::release`].
     Hold,
+    /// The same, and then this status.
+    HoldThen(u16),
+    /// Taken after so many milliseconds.
+    Slow(u64),
 }
 
 struct Inner {
@@ -52,6 +56,34 @@ struct Inner {
     count: watch::Sender<usize>,
     replies: Mutex<VecDeque<Reply>>,
     released: watch::Sender<bool>,
+    /// Requests without an answer: now, and at most.
+    open: Mutex<(usize, usize)>,
+}
+
+impl Inner {
+    async fn wait_for_release(&self) {
+        let mut released = self.released.subscribe();
+        let _ = tokio::time::timeout(PATIENCE + Duration::from_secs(60), released.wait_for(|released| *released)).await;
+    }
+}
+
+/// One request without an answer.
+struct Open(Arc<Inner>);
+
+impl Open {
+    fn new(inner: &Arc<Inner>) -> Self {
+        let mut open = inner.open.lock().unwrap();
+        open.0 += 1;
+        open.1 = open.1.max(open.0);
+        drop(open);
+        Self(Arc::clone(inner))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.lock().unwrap().0 -= 1;
+    }
 }
 
 pub struct Sink {
@@ -67,6 +99,7 @@ impl Sink {
             count: watch::Sender::new(0),
             replies: Mutex::default(),
             released: watch::Sender::new(false),
+            open: Mutex::default(),
         });
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}/internal/wake", listener.local_addr().unwrap());
@@ -94,6 +127,11 @@ impl Sink {
         self.received()
     }
 
+    /// The most requests that were open at one time.
+    pub fn most_at_once(&self) -> usize {
+        self.inner.open.lock().unwrap().1
+    }
+
     /// What has come in so far.
     pub fn received(&self) -> Vec<Received> {
         self.inner.received.lock().unwrap().clone()
@@ -107,6 +145,7 @@ impl Drop for Sink {
 }
 
 async fn take(State(inner): State<Arc<Inner>>, headers: HeaderMap, bytes: Bytes) -> Response {
+    let _open = Open::new(&inner);
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let reply = inner.replies.lock().unwrap().pop_front().unwrap_or(Reply::Status(202));
     inner.received.lock().unwrap().push(Received { headers, bytes, body });
@@ -125,10 +164,16 @@ async fn take(State(inner): State<Arc<Inner>>, headers: HeaderMap, bytes: Bytes)
             (status(200), Body::from_stream(endless)).into_response()
         }
         Reply::Hold => {
-            let mut released = inner.released.subscribe();
-            let _ =
-                tokio::time::timeout(PATIENCE + Duration::from_secs(60), released.wait_for(|released| *released)).await;
+            inner.wait_for_release().await;
             (status(202), "at last").into_response()
+        }
+        Reply::HoldThen(code) => {
+            inner.wait_for_release().await;
+            (status(code), "said the sink").into_response()
+        }
+        Reply::Slow(milliseconds) => {
+            tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+            (status(202), "in time").into_response()
         }
     }
 }

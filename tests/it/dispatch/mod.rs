@@ -1,4 +1,10 @@
-//! Claim, deliver, settle: what an alarm in Postgres goes through, whatever dies.
+//! Claim, deliver, settle: what an alarm in Postgres goes through. What happens when something dies is in `faults`.
+
+mod edits;
+mod fairness;
+mod hints;
+mod late;
+mod poison;
 
 use std::collections::HashSet;
 

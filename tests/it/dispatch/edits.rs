@@ -1,0 +1,139 @@
+//! What owners do while a wake is under way, and just before.
+
+use chronos::{
+    domain::alarm::{Change, Changes, Draft, Status, lifecycle::NotFired},
+    store::{
+        Store,
+        alarms::{Alarm, Cancelled, Edited, Patch},
+    },
+};
+
+use super::{QUICK, attempts};
+use crate::support::{
+    Daemon, Reply, World,
+    alarms::{ann, create, every_minute, execute, in_an_hour, read},
+    eventually,
+};
+
+/// A world in which the wake of an alarm is under way: the sink holds it, and answers as told once it is released.
+async fn under_way(draft: Draft, reply: Reply) -> (World, Store, Alarm, Daemon) {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let alarm = create(&store, &ann(), draft).await;
+    execute(&mut world.database.connect().await, "UPDATE alarms SET next_fire_at = now(), scheduled_for = now()").await;
+    world.sink.reply([Reply::Hold, reply]);
+    let dispatcher = world.chronosd_with("dispatch", QUICK).await;
+    world.sink.wakes(1).await;
+    (world, store, alarm, dispatcher)
+}
+
+fn patch(changes: &Changes) -> Patch<'_> {
+    Patch { changes, revision: None, max_failures: 5, leniency: chrono::TimeDelta::zero() }
+}
+
+async fn outcome(world: &World, alarm: &Alarm) -> String {
+    eventually("the attempt is recorded", || async {
+        let history = attempts(&mut world.database.connect().await, &alarm.id.to_string()).await;
+        history.into_iter().next_back().map(|attempt| attempt.outcome)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_edit_of_the_message_in_flight_leaves_one_wake_whose_result_counts() {
+    let (world, store, alarm, _dispatcher) = under_way(in_an_hour(), Reply::Status(202)).await;
+    let changes = Changes { wake_message: Change::Set("another".into()), ..Changes::default() };
+    store.patch_if_owned(&ann(), alarm.id, &patch(&changes)).await.unwrap();
+    world.sink.release();
+    assert_eq!(outcome(&world, &alarm).await, "delivered");
+    let stored = read(&store, &alarm).await;
+    assert_eq!((stored.status, stored.fired_count, stored.wake_message.as_str()), (Status::Fired, 1, "another"));
+    assert_eq!(world.sink.received().len(), 1);
+    assert_eq!(world.sink.received()[0].body["message"], "wake up", "what its claim returned");
+}
+
+#[tokio::test]
+async fn an_edit_of_the_schedule_in_flight_fences_the_result() {
+    let (world, store, alarm, _dispatcher) = under_way(every_minute(), Reply::Status(202)).await;
+    let changes = Changes { cron_expr: Change::Set("0 0 1 1 *".into()), ..Changes::default() };
+    store.patch_if_owned(&ann(), alarm.id, &patch(&changes)).await.unwrap();
+    world.sink.release();
+    assert_eq!(outcome(&world, &alarm).await, "fenced");
+    let stored = read(&store, &alarm).await;
+    assert_eq!((stored.status, stored.fired_count), (Status::Active, 0));
+    assert!(stored.next_fire_at > store.now().await.unwrap(), "as the edit planned it");
+}
+
+#[tokio::test]
+async fn a_success_that_arrives_in_a_pause_counts_and_the_alarm_stays_paused() {
+    let (world, store, alarm, _dispatcher) = under_way(every_minute(), Reply::Status(202)).await;
+    store.pause_if_owned(&ann(), alarm.id).await.unwrap();
+    world.sink.release();
+    assert_eq!(outcome(&world, &alarm).await, "delivered");
+    let stored = read(&store, &alarm).await;
+    assert_eq!((stored.status, stored.fired_count, stored.in_flight), (Status::Paused, 1, false));
+    assert!(stored.scheduled_for > alarm.when.created_at);
+}
+
+#[tokio::test]
+async fn a_failure_that_arrives_in_a_pause_keeps_its_rung_for_the_resume() {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let alarm = create(&store, &ann(), in_an_hour()).await;
+    execute(&mut world.database.connect().await, "UPDATE alarms SET next_fire_at = now(), scheduled_for = now()").await;
+    world.sink.reply([Reply::HoldThen(503)]);
+    let _dispatcher = world.chronosd_with("dispatch", QUICK).await;
+    world.sink.wakes(1).await;
+    store.pause_if_owned(&ann(), alarm.id).await.unwrap();
+    world.sink.release();
+    assert_eq!(outcome(&world, &alarm).await, "retrying");
+    let stored = read(&store, &alarm).await;
+    assert_eq!((stored.status, stored.failure_count), (Status::Paused, 1));
+    assert_eq!(world.sink.received().len(), 1, "nothing goes out in a pause");
+
+    store.resume_if_owned(&ann(), alarm.id).await.unwrap();
+    let again = world.sink.wakes(2).await.remove(1);
+    assert_eq!(again.body["attempt"], 2);
+    eventually("it is fired", || async { (read(&store, &alarm).await.status == Status::Fired).then_some(()) }).await;
+}
+
+#[tokio::test]
+async fn an_alarm_cancelled_before_its_claim_never_starts_a_wake() {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let (cancelled, other) = (create(&store, &ann(), in_an_hour()).await, create(&store, &ann(), in_an_hour()).await);
+    execute(&mut world.database.connect().await, "UPDATE alarms SET next_fire_at = now()").await;
+    let answer = store.cancel_if_owned(&ann(), cancelled.id).await.unwrap();
+    assert!(matches!(answer, Cancelled::Over { in_flight: false, .. }));
+    let _dispatcher = world.chronosd("dispatch").await;
+    // The other one was due no earlier: when it has come, whatever was to come before it has, too.
+    let wakes = world.sink.wakes(1).await;
+    assert_eq!(wakes[0].body["alarm_id"], other.id.to_string());
+    eventually("it is fired", || async { (read(&store, &other).await.status == Status::Fired).then_some(()) }).await;
+    assert_eq!(world.sink.received().len(), 1);
+}
+
+#[tokio::test]
+async fn an_alarm_fired_by_hand_goes_out_now_and_its_series_stays_where_it_was() {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let hourly = Draft { cron_expr: Some("0 0 1 1 *".into()), ..every_minute() };
+    let (series, once) = (create(&store, &ann(), hourly).await, create(&store, &ann(), in_an_hour()).await);
+    let _dispatcher = world.chronosd("dispatch").await;
+    for alarm in [&series, &once] {
+        assert!(matches!(store.fire_if_owned(&ann(), alarm.id).await.unwrap(), Edited::Done(_)));
+    }
+    world.sink.wakes(2).await;
+    for (alarm, status) in [(&series, Status::Active), (&once, Status::Fired)] {
+        let stored = eventually("it is settled", || async {
+            let stored = read(&store, alarm).await;
+            (stored.fired_count == 1).then_some(stored)
+        })
+        .await;
+        assert_eq!(stored.status, status);
+    }
+    let stored = read(&store, &series).await;
+    assert_eq!((stored.scheduled_for, stored.missed_count), (series.scheduled_for, 0), "the slot that stood");
+    let again = store.fire_if_owned(&ann(), once.id).await.unwrap();
+    assert!(matches!(again, Edited::Refused(NotFired::NotActive(Status::Fired))), "{again:?}");
+}

@@ -1,0 +1,82 @@
+//! One owner's crowd does not keep the others waiting.
+
+use std::collections::HashMap;
+
+use chronos::domain::access::Did;
+use sqlx::PgConnection;
+
+use crate::support::{
+    Reply, World,
+    alarms::{ann, bob, create, execute, in_an_hour},
+    eventually,
+};
+
+async fn crowd(db: &mut PgConnection, owner: &Did, many: u32) {
+    execute(
+        db,
+        &format!(
+            "INSERT INTO alarms (owner_did, user_id, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
+             SELECT '{}', 'u', 'c', 'once', at, 'm', at, at
+             FROM generate_series(1, {many}) AS n, LATERAL (SELECT now() - interval '1 h' + n * interval '1 ms' AS at) AS t",
+            owner.as_str()
+        ),
+    )
+    .await;
+}
+
+/// How many wakes each owner got.
+fn by_owner(world: &World) -> HashMap<String, usize> {
+    let mut counts = HashMap::new();
+    for wake in world.sink.received() {
+        *counts.entry(wake.body["owner_did"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+#[tokio::test]
+async fn an_owner_at_its_cap_is_passed_over_and_the_others_are_served() {
+    const CROWD: u32 = 1_000;
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let mut db = world.database.connect().await;
+    crowd(&mut db, &ann(), CROWD).await;
+    execute(&mut db, "ANALYZE alarms").await;
+    world.sink.reply((0..4).map(|_| Reply::Hold));
+    let few = [("CHRONOS_OWNER_CONCURRENCY", "4"), ("CHRONOS_CONCURRENCY", "64")];
+    let _dispatcher = world.chronosd_with("dispatch", &few).await;
+    world.sink.wakes(4).await;
+
+    // Four of ann's are held by the router. Bob's was due long after hers, and those made now later still.
+    for _ in 0..3 {
+        create(&store, &bob(), in_an_hour()).await;
+    }
+    execute(&mut db, &format!("UPDATE alarms SET next_fire_at = now() WHERE owner_did = '{}'", bob().as_str())).await;
+    world.sink.wakes(7).await;
+    let counts = by_owner(&world);
+    assert_eq!((counts[ann().as_str()], counts[bob().as_str()]), (4, 3));
+
+    // Her own wait for her own, and all of them come.
+    world.sink.release();
+    eventually("all are fired", || async {
+        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM alarms WHERE status = 'active'")
+            .fetch_one(&mut world.database.connect().await)
+            .await
+            .unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
+    assert_eq!(by_owner(&world)[ann().as_str()], CROWD as usize, "each once");
+}
+
+#[tokio::test]
+async fn what_an_owner_has_in_flight_never_passes_the_cap() {
+    let world = World::new().await;
+    let mut db = world.database.connect().await;
+    crowd(&mut db, &ann(), 40).await;
+    crowd(&mut db, &bob(), 40).await;
+    world.sink.reply((0..80).map(|_| Reply::Slow(20)));
+    let few = [("CHRONOS_OWNER_CONCURRENCY", "3")];
+    let _dispatcher = world.chronosd_with("dispatch", &few).await;
+    world.sink.wakes(80).await;
+    assert!(world.sink.most_at_once() <= 6, "{}", world.sink.most_at_once());
+}

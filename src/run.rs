@@ -89,7 +89,13 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
 
     if let Some(dispatch) = config.dispatch {
         let store = Store::connect(database, "dispatch", database.dispatch_pool).await?;
-        let router = Router::new(dispatch.wake_url, &dispatch.wake_token, dispatch.wake_timeout)?;
+        let router = Router::new(
+            dispatch.wake_url,
+            &dispatch.wake_token,
+            dispatch.signing_keys,
+            dispatch.wake_timeout,
+            Arc::clone(&clock),
+        )?;
         let limits = Limits {
             tick: dispatch.tick,
             lease: dispatch.lease,

@@ -11,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 use super::{Api, Config, Controller, Database, Dispatch, Listen, Problems, Roles, SETTINGS};
-use crate::domain::{access::Keyring, alarm::MAX_FAILURES_CAP, ladder::Ladder};
+use crate::domain::{access::Keyring, alarm::MAX_FAILURES_CAP, ladder::Ladder, signature::SigningKey};
 
 /// Settings as given, before anybody looked at them: flags, then the environment, then files.
 #[derive(Default)]
@@ -211,6 +211,7 @@ impl Given {
         Dispatch {
             wake_url,
             wake_token: SecretString::from(wake_token),
+            signing_keys: self.signing_keys("CHRONOS_WAKE_SIGNING_SECRET"),
             wake_timeout,
             tick: self.milliseconds("CHRONOS_TICK_MS"),
             lease,
@@ -292,6 +293,26 @@ impl Given {
             self.warn_if_short(name, part);
         }
         parts.into_iter().filter(|part| !part.is_empty()).map(SecretString::from).collect()
+    }
+
+    /// A comma-separated list of Standard Webhooks secrets; none when it is not set. A receiver that checks signatures would
+    /// refuse every wake signed with something else: what cannot be read stops the process.
+    fn signing_keys(&mut self, name: &'static str) -> Vec<SigningKey> {
+        let Some(text) = self.text(name) else { return Vec::new() };
+        let parse = |(number, entry): (usize, &str)| {
+            SigningKey::parse(entry.trim()).map_err(|unfit| {
+                format!(
+                    "{unfit} (entry {} of the list); write whsec_ and 24 to 64 random bytes in base64, such as \
+                     whsec_$(openssl rand -base64 32), several comma separated; unset it to send no signature",
+                    number + 1
+                )
+            })
+        };
+        let (keys, problems): (Vec<_>, Vec<_>) = text.split(',').enumerate().map(parse).partition(Result::is_ok);
+        for problem in problems.into_iter().filter_map(Result::err) {
+            self.problem(name, &problem);
+        }
+        keys.into_iter().filter_map(Result::ok).collect()
     }
 
     fn warn_if_short(&mut self, name: &str, secret: &str) {
@@ -407,6 +428,32 @@ mod tests {
         let config = with("CHRONOS_WAKE_TOKEN", "hunter2").unwrap();
         assert!(config.warnings[0].starts_with("CHRONOS_WAKE_TOKEN"));
         assert!(!format!("{config:?} {:?}", config.warnings).contains("hunter2"));
+    }
+
+    #[test]
+    fn a_signing_secret_that_cannot_be_read_stops_the_process_and_is_not_printed() {
+        const NAME: &str = "CHRONOS_WAKE_SIGNING_SECRET";
+        const GOOD: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"; // 24 bytes
+        let keys = |value| with(NAME, value).unwrap().dispatch.unwrap().signing_keys.len();
+        assert_eq!(given(&working()).check().unwrap().dispatch.unwrap().signing_keys.len(), 0);
+        assert_eq!(
+            (keys(GOOD), keys("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz, whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI0")),
+            (1, 2)
+        );
+        for (value, wrong) in [
+            ("", "is empty (entry 1 of the list); write whsec_"),
+            ("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz,", "is empty (entry 2 of the list)"),
+            ("hunter2hunter2hunter2hunter2", "does not begin with whsec_"),
+            ("whsec_hunter2!", "is not base64 behind whsec_"),
+            ("whsec_aHVudGVyMg==", "has a key of 7 bytes; 24 to 64 will do"),
+        ] {
+            let told = with(NAME, value).unwrap_err().0;
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(told[0].starts_with(&format!("{NAME} {wrong}")), "{told:?}");
+            assert!(!told[0].contains("hunter2") && !told[0].contains("aHVudGVyMg"), "{told:?}");
+        }
+        let config = with(NAME, GOOD).unwrap();
+        assert!(!format!("{config:?}").contains("MDEyMzQ1"), "{config:?}");
     }
 
     #[test]

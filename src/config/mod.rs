@@ -13,7 +13,7 @@ use std::{fmt, net::IpAddr, time::Duration};
 use secrecy::SecretString;
 use url::Url;
 
-use crate::domain::{access::Keyring, ladder::Ladder};
+use crate::domain::{access::Keyring, ladder::Ladder, signature::SigningKey};
 
 pub use given::Given;
 pub use settings::{SETTINGS, Setting, flag};
@@ -67,6 +67,8 @@ pub struct Api {
 pub struct Dispatch {
     pub wake_url: Url,
     pub wake_token: SecretString,
+    /// Empty: wakes are not signed. Several: signed with each.
+    pub signing_keys: Vec<SigningKey>,
     pub wake_timeout: Duration,
     pub tick: Duration,
     pub lease: Duration,

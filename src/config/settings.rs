@@ -45,6 +45,10 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_DEV", Some("false"), "Allow what is fit for a developer's machine only"),
     plain("CHRONOS_ROUTER_WAKE_URL", Some("http://127.0.0.1:8088/internal/wake"), "Where wakes go"),
     secret("CHRONOS_WAKE_TOKEN", "Bearer that the router expects"),
+    secret(
+        "CHRONOS_WAKE_SIGNING_SECRET",
+        "Signs wakes as Standard Webhooks has it: whsec_<base64>; several, comma separated, during a rotation; unset: no signature",
+    ),
     plain("CHRONOS_WAKE_TIMEOUT_SECONDS", Some("60"), "Deadline of one delivery; a cold agent takes 30 to 45 s"),
     plain("CHRONOS_TICK_MS", Some("1000"), "Heartbeat: how often to look for due alarms when nothing hints at one"),
     plain("CHRONOS_LEASE_SECONDS", Some("120"), "How long a claim holds before another dispatcher may take the alarm"),

@@ -9,6 +9,7 @@ use crate::{
         alarm::Status,
         ladder::Ladder,
         occurrence::{self, Next, Occurrence},
+        trace::Trace,
     },
     router::Router,
     store::claims::Attempt,
@@ -28,7 +29,8 @@ pub async fn deliver(router: &Router, ladder: &Ladder, held: &Held) -> Delivered
     let by_postgres =
         |instant: Instant| -> DateTime<Utc> { claim.claimed_at + instant.duration_since(held.answered_at) };
     let started = Instant::now();
-    let answer = router.wake(&claim.wake).await;
+    let trace = Trace::of(&claim.wake.correlation_id, claim.wake.delivery_id, rand::random());
+    let answer = router.wake(&claim.wake, &trace).await;
     let ended = Instant::now();
 
     let facts = Occurrence {

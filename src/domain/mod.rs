@@ -14,6 +14,7 @@
 //! | [`occurrence`] | what becomes of one occurrence after the router's answer |
 //! | [`ladder`] | how long to wait between attempts |
 //! | [`wake`] | what the router is told |
+//! | [`signature`], [`trace`] | how it knows that the wake is ours; under which trace it is found |
 //! | [`session`] | which conversation, and when its agent may speak unasked |
 
 pub mod access;
@@ -27,6 +28,8 @@ pub mod occurrence;
 pub mod payload;
 pub mod schedule;
 pub mod session;
+pub mod signature;
+pub mod trace;
 pub mod wake;
 mod words;
 

@@ -27,12 +27,12 @@ use crate::{
     http,
     router::Router,
     store::Store,
-    telemetry::probes,
+    telemetry::{metrics, probes},
 };
 
 /// Connections of the controller: its reconciles, and one that hears hints.
 const CONTROLLER_POOL: u32 = 10;
-/// Probes ask for the time, nothing else.
+/// Probes ask one thing, and seldom.
 const PROBE_POOL: u32 = 1;
 /// After the grace period for deliveries everything else has this long.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -73,13 +73,16 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
 
     let listener = listen(&config.listen, config.listen.metrics_port, "CHRONOS_METRICS_PORT").await?;
     let probes = listener.local_addr()?;
+    let pools = probes::Pools::default();
+    pools.watch("probes", &watcher);
     let readiness = probes::Readiness { store: watcher, controller: Arc::clone(&ready) };
-    let serving = probes::serve(listener, readiness, stop.clone());
+    let serving = probes::serve(listener, readiness, pools.clone(), metrics::install(), stop.clone());
     tasks.spawn(async move { ("probes", serving.await.context("serving probes")) });
 
     let mut api_address = None;
     if let Some(api) = &config.api {
         let store = Store::connect(database, "api", database.api_pool).await?;
+        pools.watch("api", &store);
         let facade = http::Facade::new(store, Arc::clone(&clock), api, config.max_failures);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);
@@ -89,6 +92,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
 
     if let Some(dispatch) = config.dispatch {
         let store = Store::connect(database, "dispatch", database.dispatch_pool).await?;
+        pools.watch("dispatch", &store);
         let router = Router::new(
             dispatch.wake_url,
             &dispatch.wake_token,
@@ -114,9 +118,11 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     }
 
     if config.roles.controller {
+        let store = Store::connect(database, "controller", CONTROLLER_POOL).await?;
+        pools.watch("controller", &store);
         let controller = Controller {
             client: client(&cluster).await?,
-            store: Store::connect(database, "controller", CONTROLLER_POOL).await?,
+            store,
             clock,
             namespaces: config.controller.namespaces,
             max_failures: config.max_failures,

@@ -28,7 +28,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     plain("CHRONOS_BIND", Some("127.0.0.1"), "Address to listen on; 0.0.0.0 inside a container"),
     plain("CHRONOS_PORT", Some("9096"), "Port of the HTTP facade; 0 takes a free one"),
-    plain("CHRONOS_METRICS_PORT", Some("9097"), "Port of the probes; 0 takes a free one"),
+    plain("CHRONOS_METRICS_PORT", Some("9097"), "Port of metrics and probes; 0 takes a free one"),
     secret(
         "CHRONOS_TOKEN",
         "Bearer that every caller of the facade presents; several, comma separated, during a rotation",

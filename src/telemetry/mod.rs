@@ -1,5 +1,6 @@
-//! What operators see: log lines and probes.
+//! What operators see: log lines, probes, metrics.
 
+pub mod metrics;
 pub mod probes;
 
 use std::io::IsTerminal;

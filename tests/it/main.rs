@@ -13,3 +13,4 @@ mod parsers;
 mod router;
 mod store;
 mod support;
+mod telemetry;

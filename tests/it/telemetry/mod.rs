@@ -1,0 +1,4 @@
+//! What operators see: metrics, readiness, traces.
+
+mod exposition;
+mod metrics;

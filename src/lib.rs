@@ -20,7 +20,7 @@
 //! | [`http`] | the agents' door |
 //! | [`dispatch`] | store → router: claim, deliver, settle |
 //! | [`router`] | client of the downstream router |
-//! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs, probes and metrics |
+//! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs, probes, metrics and traces |
 //! | [`run`] | the composition root |
 //! | [`dev`] | everything on one machine, with nothing configured |
 //! | [`cli`] | the commands |

@@ -27,7 +27,7 @@ use crate::{
     http,
     router::Router,
     store::Store,
-    telemetry::{metrics, probes},
+    telemetry::{metrics, probes, traces},
 };
 
 /// Connections of the controller: its reconciles, and one that hears hints.
@@ -54,6 +54,7 @@ pub struct Running {
     pub api: Option<SocketAddr>,
     pub probes: SocketAddr,
     tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
+    traces: Option<traces::Exporter>,
     stop: CancellationToken,
     grace: Duration,
 }
@@ -66,6 +67,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     let mut tasks = JoinSet::new();
     let clock = clock::system();
     let database = &config.database;
+    let traces = config.collector.as_ref().map(traces::start).transpose()?;
 
     let watcher = Store::connect(database, "probes", PROBE_POOL).await?;
     watcher.check_schema().await?;
@@ -136,7 +138,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     }
 
     info!(api = api_address.map(tracing::field::display), %probes, "chronos {} runs", env!("CARGO_PKG_VERSION"));
-    Ok(Running { api: api_address, probes, tasks, stop, grace: config.shutdown + LAST_WORDS })
+    Ok(Running { api: api_address, probes, tasks, traces, stop, grace: config.shutdown + LAST_WORDS })
 }
 
 impl Running {
@@ -147,12 +149,17 @@ impl Running {
             _ = terminate.recv() => None,
             _ = interrupt.recv() => None,
             ended = self.tasks.join_next() => ended,
+            gone = traces_ended(&mut self.traces) => Some(gone),
         };
         info!("stopping");
         self.stop.cancel();
         let rest = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.grace, rest).await.is_err() {
             warn!("not everything ended within the grace period");
+        }
+        // Last: the deliveries that have just landed are told, too.
+        if let Some(exporter) = self.traces {
+            exporter.flush(LAST_WORDS).await;
         }
         match ended {
             None => Ok(()),
@@ -161,6 +168,16 @@ impl Running {
             Some(Ok((name, Err(error)))) => Err(error.context(format!("task {name} ended"))),
         }
     }
+}
+
+/// Without a collector there is nothing to end.
+async fn traces_ended(
+    exporter: &mut Option<traces::Exporter>,
+) -> Result<(&'static str, anyhow::Result<()>), tokio::task::JoinError> {
+    let Some(running) = exporter else { return std::future::pending().await };
+    let ended = running.ended().await;
+    *exporter = None; // there is nothing left to flush
+    ended.map(|()| ("traces", Ok(())))
 }
 
 async fn listen(listen: &config::Listen, port: u16, variable: &str) -> anyhow::Result<TcpListener> {

@@ -110,6 +110,7 @@ impl Given {
         let api = roles.api.then(|| self.api(dev));
         let dispatch = roles.dispatch.then(|| self.dispatch(wake_timeout));
         let controller = Controller { namespaces: self.list("CHRONOS_WATCH_NAMESPACES") };
+        let collector = self.collector();
         if !self.problems.is_empty() {
             return Err(Problems(self.problems));
         }
@@ -120,6 +121,7 @@ impl Given {
             api: api.flatten(),
             dispatch,
             controller,
+            collector,
             max_failures: u32::try_from(max_failures).expect("at most MAX_FAILURES_CAP"),
             shutdown,
             warnings: self.warnings,
@@ -183,7 +185,7 @@ impl Given {
     }
 
     fn dispatch(&mut self, wake_timeout: Duration) -> Dispatch {
-        let wake_url = self.url("CHRONOS_ROUTER_WAKE_URL");
+        let wake_url = self.url("CHRONOS_ROUTER_WAKE_URL", "http://router.agents.svc:8088/internal/wake");
         let lease = self.seconds("CHRONOS_LEASE_SECONDS");
         if lease < wake_timeout + LEASE_MARGIN {
             let problem = format!(
@@ -219,6 +221,22 @@ impl Given {
             concurrency: self.count("CHRONOS_CONCURRENCY", 100_000) as usize,
             ladder: Ladder { base, cap, jitter },
         }
+    }
+
+    /// OpenTelemetry's rule: an empty value is as good as none.
+    fn collector(&mut self) -> Option<Url> {
+        self.text("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|text| !text.is_empty())?;
+        let protocol = self.text("OTEL_EXPORTER_OTLP_PROTOCOL").unwrap_or_default();
+        if !matches!(protocol.as_str(), "" | "http/protobuf") {
+            self.problem(
+                "OTEL_EXPORTER_OTLP_PROTOCOL",
+                &format!(
+                    "is {protocol:?}; traces go out as http/protobuf alone: unset it and let OTEL_EXPORTER_OTLP_ENDPOINT \
+                     name the collector's HTTP port, as a rule 4318"
+                ),
+            );
+        }
+        Some(self.url("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"))
     }
 
     // ---- one value of one kind; a problem is noted and something harmless returned ----
@@ -322,15 +340,12 @@ impl Given {
         }
     }
 
-    fn url(&mut self, name: &'static str) -> Url {
+    fn url(&mut self, name: &'static str, example: &str) -> Url {
         let text = self.text(name).unwrap_or_default();
         match Url::parse(&text) {
             Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
             Ok(_) | Err(_) => {
-                self.problem(
-                    name,
-                    &format!("is {text:?}; expected an address such as http://router.agents.svc:8088/internal/wake"),
-                );
+                self.problem(name, &format!("is {text:?}; expected an address such as {example}"));
                 Url::parse("http://127.0.0.1/").expect("a fixed address parses")
             }
         }
@@ -454,6 +469,25 @@ mod tests {
         }
         let config = with(NAME, GOOD).unwrap();
         assert!(!format!("{config:?}").contains("MDEyMzQ1"), "{config:?}");
+    }
+
+    #[test]
+    fn traces_go_to_the_collector_that_opentelemetry_names() {
+        let collector = |value| with("OTEL_EXPORTER_OTLP_ENDPOINT", value).map(|config| config.collector);
+        assert_eq!(given(&working()).check().unwrap().collector, None);
+        assert_eq!(collector("").unwrap(), None);
+        assert_eq!(collector("http://collector:4318").unwrap().unwrap().as_str(), "http://collector:4318/");
+        let told = collector("collector:4318").unwrap_err().0;
+        assert_eq!(
+            told,
+            ["OTEL_EXPORTER_OTLP_ENDPOINT is \"collector:4318\"; expected an address such as http://collector:4318"]
+        );
+        let mut pairs = working();
+        pairs.push(("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"));
+        assert!(given(&pairs).check().is_ok(), "nothing goes anywhere");
+        pairs.push(("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317"));
+        let told = given(&pairs).check().unwrap_err().0;
+        assert!(told.len() == 1 && told[0].starts_with("OTEL_EXPORTER_OTLP_PROTOCOL is \"grpc\"; "), "{told:?}");
     }
 
     #[test]

@@ -67,6 +67,13 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_DISPATCH_POOL", Some("10"), "Database connections of the dispatcher"),
     plain("CHRONOS_WATCH_NAMESPACES", Some(""), "Namespaces the controller watches, comma separated; empty: all"),
     plain("CHRONOS_LOG", Some("info"), "Log filter, e.g. info,chronos::dispatch=debug"),
+    // Not ours to name: OpenTelemetry's own, as collectors' documentation and operators set them.
+    plain(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        None,
+        "Where traces go: the collector's address for OTLP over HTTP, such as http://collector:4318; unset: none are made",
+    ),
+    plain("OTEL_EXPORTER_OTLP_PROTOCOL", Some("http/protobuf"), "How they go there; this version knows no other way"),
 ];
 
 /// `CHRONOS_TICK_MS` → `tick-ms`.

@@ -1,7 +1,8 @@
 //! The machine's clock is asked here and nowhere else (clippy insists).
 //!
 //! What is due is decided by Postgres' `now()` alone, and the instants in tables come from there too. This clock serves
-//! what never meets a table: the expiry of principal tokens, and the times of conditions in a resource's status.
+//! what never meets a table: the expiry of principal tokens, the times of conditions in a resource's status, and when a wake
+//! was sent, for its signature.
 
 use std::sync::Arc;
 

@@ -21,7 +21,7 @@
 //! | [`dispatch`] | store → router: claim, deliver, settle |
 //! | [`router`] | client of the downstream router |
 //! | [`upkeep`] | what somebody has to do now and then: partitions, retention, zone rules, gauges |
-//! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs and probes |
+//! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs, probes, metrics and traces |
 //! | [`run`] | the composition root |
 //! | [`dev`] | everything on one machine, with nothing configured |
 //! | [`cli`] | the commands |

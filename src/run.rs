@@ -22,18 +22,18 @@ use crate::{
     clock,
     config::{self, Config},
     controller::Controller,
-    dispatch::{Dispatcher, Identity, Limits},
+    dispatch::{Dispatcher, Limits, Parts},
     domain::ids::WorkerId,
     http,
     router::Router,
     store::Store,
-    telemetry::probes,
+    telemetry::{metrics, probes, traces},
     upkeep::{Retention, Upkeep},
 };
 
 /// Connections of the controller: its reconciles, and one that hears hints.
 const CONTROLLER_POOL: u32 = 10;
-/// Probes ask for the time, nothing else.
+/// Probes ask one thing, and seldom.
 const PROBE_POOL: u32 = 1;
 /// After the grace period for deliveries everything else has this long.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -55,6 +55,7 @@ pub struct Running {
     pub api: Option<SocketAddr>,
     pub probes: SocketAddr,
     tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
+    traces: Option<traces::Exporter>,
     stop: CancellationToken,
     grace: Duration,
 }
@@ -67,6 +68,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     let mut tasks = JoinSet::new();
     let clock = clock::system();
     let database = &config.database;
+    let traces = config.collector.as_ref().map(traces::start).transpose()?;
 
     let watcher = Store::connect(database, "probes", PROBE_POOL).await?;
     watcher.check_schema().await?;
@@ -74,13 +76,16 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
 
     let listener = listen(&config.listen, config.listen.metrics_port, "CHRONOS_METRICS_PORT").await?;
     let probes = listener.local_addr()?;
+    let pools = probes::Pools::default();
+    pools.watch("probes", &watcher);
     let readiness = probes::Readiness { store: watcher, controller: Arc::clone(&ready) };
-    let serving = probes::serve(listener, readiness, stop.clone());
+    let serving = probes::serve(listener, readiness, pools.clone(), metrics::install(), stop.clone());
     tasks.spawn(async move { ("probes", serving.await.context("serving probes")) });
 
     let mut api_address = None;
     if let Some(api) = &config.api {
         let store = Store::connect(database, "api", database.api_pool).await?;
+        pools.watch("api", &store);
         let facade = http::Facade::new(store, Arc::clone(&clock), api, config.max_failures);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);
@@ -90,7 +95,14 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
 
     if let Some(dispatch) = config.dispatch {
         let store = Store::connect(database, "dispatch", database.dispatch_pool).await?;
-        let router = Router::new(dispatch.wake_url, &dispatch.wake_token, dispatch.wake_timeout)?;
+        pools.watch("dispatch", &store);
+        let router = Router::new(
+            dispatch.wake_url,
+            &dispatch.wake_token,
+            dispatch.signing_keys,
+            dispatch.wake_timeout,
+            Arc::clone(&clock),
+        )?;
         let limits = Limits {
             tick: dispatch.tick,
             lease: dispatch.lease,
@@ -102,26 +114,27 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
             shutdown: config.shutdown,
             hints: database.hints.is_some(),
         };
-        let identity = Identity { worker: WorkerId::from_uuid(Uuid::new_v4()), host: host() };
+        let worker = WorkerId::from_uuid(Uuid::new_v4());
         let retention = Retention { attempt_days: dispatch.attempt_days, alarm_days: dispatch.alarm_days };
-        let upkeep = Upkeep::new(store.clone(), identity.worker, retention);
+        let upkeep = Upkeep::new(store.clone(), worker, retention);
         let until = stop.clone();
         tasks.spawn(async move {
             upkeep.run(until).await;
             ("upkeep", Ok(()))
         });
+        let ladder = dispatch.ladder;
+        let parts = Parts { store, router, ladder, limits, clock: Arc::clone(&clock), worker, host: host() };
         let (_gate, may_claim) = tokio::sync::watch::channel(true);
         let stop = stop.clone();
-        tasks.spawn(async move {
-            let ended = Dispatcher::run(store, router, dispatch.ladder, limits, identity, may_claim, stop).await;
-            ("dispatch", ended.context("dispatching"))
-        });
+        tasks.spawn(async move { ("dispatch", Dispatcher::run(parts, may_claim, stop).await.context("dispatching")) });
     }
 
     if config.roles.controller {
+        let store = Store::connect(database, "controller", CONTROLLER_POOL).await?;
+        pools.watch("controller", &store);
         let controller = Controller {
             client: client(&cluster).await?,
-            store: Store::connect(database, "controller", CONTROLLER_POOL).await?,
+            store,
             clock,
             namespaces: config.controller.namespaces,
             max_failures: config.max_failures,
@@ -135,7 +148,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     }
 
     info!(api = api_address.map(tracing::field::display), %probes, "chronos {} runs", env!("CARGO_PKG_VERSION"));
-    Ok(Running { api: api_address, probes, tasks, stop, grace: config.shutdown + LAST_WORDS })
+    Ok(Running { api: api_address, probes, tasks, traces, stop, grace: config.shutdown + LAST_WORDS })
 }
 
 impl Running {
@@ -146,12 +159,17 @@ impl Running {
             _ = terminate.recv() => None,
             _ = interrupt.recv() => None,
             ended = self.tasks.join_next() => ended,
+            gone = traces_ended(&mut self.traces) => Some(gone),
         };
         info!("stopping");
         self.stop.cancel();
         let rest = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.grace, rest).await.is_err() {
             warn!("not everything ended within the grace period");
+        }
+        // Last: the deliveries that have just landed are told, too.
+        if let Some(exporter) = self.traces {
+            exporter.flush(LAST_WORDS).await;
         }
         match ended {
             None => Ok(()),
@@ -167,6 +185,16 @@ fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
+}
+
+/// Without a collector there is nothing to end.
+async fn traces_ended(
+    exporter: &mut Option<traces::Exporter>,
+) -> Result<(&'static str, anyhow::Result<()>), tokio::task::JoinError> {
+    let Some(running) = exporter else { return std::future::pending().await };
+    let ended = running.ended().await;
+    *exporter = None; // there is nothing left to flush
+    ended.map(|()| ("traces", Ok(())))
 }
 
 async fn listen(listen: &config::Listen, port: u16, variable: &str) -> anyhow::Result<TcpListener> {

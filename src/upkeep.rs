@@ -13,11 +13,15 @@ use tracing::{debug, info, warn};
 
 use crate::{
     domain::{
+        alarm::Status,
         ids::WorkerId,
         schedule::{Schedule, Zone},
     },
-    store::{self, Store, alarms::Resting},
-    telemetry::chain,
+    store::{
+        self, Store,
+        alarms::{Due, Resting},
+    },
+    telemetry::{chain, metrics},
 };
 
 /// Days for which partitions stand ready: a week without any upkeep harms nothing.
@@ -80,8 +84,15 @@ impl Upkeep {
     /// One round: whatever is due of it, if it is ours to do.
     pub async fn run_once(&mut self) -> store::Result<()> {
         if !self.store.is_eldest(self.worker).await? {
+            // One replica tells of what all share: summed over the replicas the gauges are right.
+            tell_due(&Due { alarms: 0, oldest_seconds: 0.0 });
+            for status in Status::ALL {
+                metrics::alarms(*status, 0);
+            }
+            self.counted_at = None;
             return Ok(());
         }
+        tell_due(&self.store.due().await?);
         let now = Instant::now();
         let is_due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);
         if is_due(self.kept_at, HOUSEKEEPING) {
@@ -89,6 +100,9 @@ impl Upkeep {
             self.kept_at = Some(now);
         }
         if is_due(self.counted_at, COUNT) {
+            for (status, count) in self.store.alarms_by_status().await? {
+                metrics::alarms(status, count.unsigned_abs());
+            }
             self.counted_at = Some(now);
         }
         self.follow_zones(now).await
@@ -165,6 +179,11 @@ impl Upkeep {
         info!(count, "cron alarms whose next slot moved with the zone rules");
         Ok(())
     }
+}
+
+fn tell_due(due: &Due) {
+    metrics::alarms_due(due.alarms.unsigned_abs());
+    metrics::oldest_due_age(Duration::try_from_secs_f64(due.oldest_seconds).unwrap_or_default());
 }
 
 /// Where a series at rest belongs by our rules; `None`: where it is, because that is one of its slots by our rules too, or because it

@@ -11,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 use super::{Api, Config, Controller, Database, Dispatch, Listen, Problems, Roles, SETTINGS};
-use crate::domain::{access::Keyring, alarm::MAX_FAILURES_CAP, ladder::Ladder};
+use crate::domain::{access::Keyring, alarm::MAX_FAILURES_CAP, ladder::Ladder, signature::SigningKey};
 
 /// Settings as given, before anybody looked at them: flags, then the environment, then files.
 #[derive(Default)]
@@ -110,6 +110,7 @@ impl Given {
         let api = roles.api.then(|| self.api(dev));
         let dispatch = roles.dispatch.then(|| self.dispatch(wake_timeout));
         let controller = Controller { namespaces: self.list("CHRONOS_WATCH_NAMESPACES") };
+        let collector = self.collector();
         if !self.problems.is_empty() {
             return Err(Problems(self.problems));
         }
@@ -120,6 +121,7 @@ impl Given {
             api: api.flatten(),
             dispatch,
             controller,
+            collector,
             max_failures: u32::try_from(max_failures).expect("at most MAX_FAILURES_CAP"),
             shutdown,
             warnings: self.warnings,
@@ -199,7 +201,7 @@ impl Given {
     }
 
     fn dispatch(&mut self, wake_timeout: Duration) -> Dispatch {
-        let wake_url = self.url("CHRONOS_ROUTER_WAKE_URL");
+        let wake_url = self.url("CHRONOS_ROUTER_WAKE_URL", "http://router.agents.svc:8088/internal/wake");
         let lease = self.seconds("CHRONOS_LEASE_SECONDS");
         if lease < wake_timeout + LEASE_MARGIN {
             let problem = format!(
@@ -227,6 +229,7 @@ impl Given {
         Dispatch {
             wake_url,
             wake_token: SecretString::from(wake_token),
+            signing_keys: self.signing_keys("CHRONOS_WAKE_SIGNING_SECRET"),
             wake_timeout,
             tick: self.milliseconds("CHRONOS_TICK_MS"),
             lease,
@@ -240,6 +243,22 @@ impl Given {
                 .text("CHRONOS_ALARM_RETENTION_DAYS")
                 .map(|_| self.count("CHRONOS_ALARM_RETENTION_DAYS", MOST_DAYS)),
         }
+    }
+
+    /// OpenTelemetry's rule: an empty value is as good as none.
+    fn collector(&mut self) -> Option<Url> {
+        self.text("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|text| !text.is_empty())?;
+        let protocol = self.text("OTEL_EXPORTER_OTLP_PROTOCOL").unwrap_or_default();
+        if !matches!(protocol.as_str(), "" | "http/protobuf") {
+            self.problem(
+                "OTEL_EXPORTER_OTLP_PROTOCOL",
+                &format!(
+                    "is {protocol:?}; traces go out as http/protobuf alone: unset it and let OTEL_EXPORTER_OTLP_ENDPOINT \
+                     name the collector's HTTP port, as a rule 4318"
+                ),
+            );
+        }
+        Some(self.url("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"))
     }
 
     // ---- one value of one kind; a problem is noted and something harmless returned ----
@@ -316,6 +335,26 @@ impl Given {
         parts.into_iter().filter(|part| !part.is_empty()).map(SecretString::from).collect()
     }
 
+    /// A comma-separated list of Standard Webhooks secrets; none when it is not set. A receiver that checks signatures would
+    /// refuse every wake signed with something else: what cannot be read stops the process.
+    fn signing_keys(&mut self, name: &'static str) -> Vec<SigningKey> {
+        let Some(text) = self.text(name) else { return Vec::new() };
+        let parse = |(number, entry): (usize, &str)| {
+            SigningKey::parse(entry.trim()).map_err(|unfit| {
+                format!(
+                    "{unfit} (entry {} of the list); write whsec_ and 24 to 64 random bytes in base64, such as \
+                     whsec_$(openssl rand -base64 32), several comma separated; unset it to send no signature",
+                    number + 1
+                )
+            })
+        };
+        let (keys, problems): (Vec<_>, Vec<_>) = text.split(',').enumerate().map(parse).partition(Result::is_ok);
+        for problem in problems.into_iter().filter_map(Result::err) {
+            self.problem(name, &problem);
+        }
+        keys.into_iter().filter_map(Result::ok).collect()
+    }
+
     fn warn_if_short(&mut self, name: &str, secret: &str) {
         if (1..SHORTEST_GOOD_SECRET).contains(&secret.len()) {
             self.warnings
@@ -323,15 +362,12 @@ impl Given {
         }
     }
 
-    fn url(&mut self, name: &'static str) -> Url {
+    fn url(&mut self, name: &'static str, example: &str) -> Url {
         let text = self.text(name).unwrap_or_default();
         match Url::parse(&text) {
             Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
             Ok(_) | Err(_) => {
-                self.problem(
-                    name,
-                    &format!("is {text:?}; expected an address such as http://router.agents.svc:8088/internal/wake"),
-                );
+                self.problem(name, &format!("is {text:?}; expected an address such as {example}"));
                 Url::parse("http://127.0.0.1/").expect("a fixed address parses")
             }
         }
@@ -431,6 +467,51 @@ mod tests {
         let config = with("CHRONOS_WAKE_TOKEN", "hunter2").unwrap();
         assert!(config.warnings[0].starts_with("CHRONOS_WAKE_TOKEN"));
         assert!(!format!("{config:?} {:?}", config.warnings).contains("hunter2"));
+    }
+
+    #[test]
+    fn a_signing_secret_that_cannot_be_read_stops_the_process_and_is_not_printed() {
+        const NAME: &str = "CHRONOS_WAKE_SIGNING_SECRET";
+        const GOOD: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"; // 24 bytes
+        let keys = |value| with(NAME, value).unwrap().dispatch.unwrap().signing_keys.len();
+        assert_eq!(given(&working()).check().unwrap().dispatch.unwrap().signing_keys.len(), 0);
+        assert_eq!(
+            (keys(GOOD), keys("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz, whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI0")),
+            (1, 2)
+        );
+        for (value, wrong) in [
+            ("", "is empty (entry 1 of the list); write whsec_"),
+            ("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz,", "is empty (entry 2 of the list)"),
+            ("hunter2hunter2hunter2hunter2", "does not begin with whsec_"),
+            ("whsec_hunter2!", "is not base64 behind whsec_"),
+            ("whsec_aHVudGVyMg==", "has a key of 7 bytes; 24 to 64 will do"),
+        ] {
+            let told = with(NAME, value).unwrap_err().0;
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert!(told[0].starts_with(&format!("{NAME} {wrong}")), "{told:?}");
+            assert!(!told[0].contains("hunter2") && !told[0].contains("aHVudGVyMg"), "{told:?}");
+        }
+        let config = with(NAME, GOOD).unwrap();
+        assert!(!format!("{config:?}").contains("MDEyMzQ1"), "{config:?}");
+    }
+
+    #[test]
+    fn traces_go_to_the_collector_that_opentelemetry_names() {
+        let collector = |value| with("OTEL_EXPORTER_OTLP_ENDPOINT", value).map(|config| config.collector);
+        assert_eq!(given(&working()).check().unwrap().collector, None);
+        assert_eq!(collector("").unwrap(), None);
+        assert_eq!(collector("http://collector:4318").unwrap().unwrap().as_str(), "http://collector:4318/");
+        let told = collector("collector:4318").unwrap_err().0;
+        assert_eq!(
+            told,
+            ["OTEL_EXPORTER_OTLP_ENDPOINT is \"collector:4318\"; expected an address such as http://collector:4318"]
+        );
+        let mut pairs = working();
+        pairs.push(("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"));
+        assert!(given(&pairs).check().is_ok(), "nothing goes anywhere");
+        pairs.push(("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317"));
+        let told = given(&pairs).check().unwrap_err().0;
+        assert!(told.len() == 1 && told[0].starts_with("OTEL_EXPORTER_OTLP_PROTOCOL is \"grpc\"; "), "{told:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Every setting is an environment variable; those that are no secret are flags of the same name as well
 //! (`CHRONOS_TICK_MS` ↔ `--tick-ms`), which win; any may come from a file (`CHRONOS_TOKEN_FILE`). [`SETTINGS`] lists
-//! them all. A wrong one stops the process with every problem at once, each with the variable's name, what is wrong and
+//! them all. Those of OpenTelemetry keep the names that it gave them. A wrong one stops the process with every problem at once, each with the variable's name, what is wrong and
 //! what would be right.
 
 mod given;
@@ -13,7 +13,7 @@ use std::{fmt, net::IpAddr, time::Duration};
 use secrecy::SecretString;
 use url::Url;
 
-use crate::domain::{access::Keyring, ladder::Ladder};
+use crate::domain::{access::Keyring, ladder::Ladder, signature::SigningKey};
 
 pub use given::Given;
 pub use settings::{SETTINGS, Setting, flag};
@@ -33,6 +33,8 @@ pub struct Config {
     pub api: Option<Api>,
     pub dispatch: Option<Dispatch>,
     pub controller: Controller,
+    /// The collector of traces, if there is one: OTLP's base address.
+    pub collector: Option<Url>,
     /// Retries of an alarm that does not say otherwise, whichever door it came through.
     pub max_failures: u32,
     /// How long a stop waits for what is in flight.
@@ -69,6 +71,8 @@ pub struct Api {
 pub struct Dispatch {
     pub wake_url: Url,
     pub wake_token: SecretString,
+    /// Empty: wakes are not signed. Several: signed with each.
+    pub signing_keys: Vec<SigningKey>,
     pub wake_timeout: Duration,
     pub tick: Duration,
     pub lease: Duration,

@@ -28,7 +28,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     plain("CHRONOS_BIND", Some("127.0.0.1"), "Address to listen on; 0.0.0.0 inside a container"),
     plain("CHRONOS_PORT", Some("9096"), "Port of the HTTP facade; 0 takes a free one"),
-    plain("CHRONOS_METRICS_PORT", Some("9097"), "Port of the probes; 0 takes a free one"),
+    plain("CHRONOS_METRICS_PORT", Some("9097"), "Port of metrics and probes; 0 takes a free one"),
     secret(
         "CHRONOS_TOKEN",
         "Bearer that every caller of the facade presents; several, comma separated, during a rotation",
@@ -45,6 +45,10 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_DEV", Some("false"), "Allow what is fit for a developer's machine only"),
     plain("CHRONOS_ROUTER_WAKE_URL", Some("http://127.0.0.1:8088/internal/wake"), "Where wakes go"),
     secret("CHRONOS_WAKE_TOKEN", "Bearer that the router expects"),
+    secret(
+        "CHRONOS_WAKE_SIGNING_SECRET",
+        "Signs wakes as Standard Webhooks has it: whsec_<base64>; several, comma separated, during a rotation; unset: no signature",
+    ),
     plain("CHRONOS_WAKE_TIMEOUT_SECONDS", Some("60"), "Deadline of one delivery; a cold agent takes 30 to 45 s"),
     plain("CHRONOS_TICK_MS", Some("1000"), "Heartbeat: how often to look for due alarms when nothing hints at one"),
     plain("CHRONOS_LEASE_SECONDS", Some("120"), "How long a claim holds before another dispatcher may take the alarm"),
@@ -76,6 +80,13 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_DISPATCH_POOL", Some("10"), "Database connections of the dispatcher"),
     plain("CHRONOS_WATCH_NAMESPACES", Some(""), "Namespaces the controller watches, comma separated; empty: all"),
     plain("CHRONOS_LOG", Some("info"), "Log filter, e.g. info,chronos::dispatch=debug"),
+    // Not ours to name: OpenTelemetry's own, as collectors' documentation and operators set them.
+    plain(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        None,
+        "Where traces go: the collector's address for OTLP over HTTP, such as http://collector:4318; unset: none are made",
+    ),
+    plain("OTEL_EXPORTER_OTLP_PROTOCOL", Some("http/protobuf"), "How they go there; this version knows no other way"),
 ];
 
 /// `CHRONOS_TICK_MS` → `tick-ms`.

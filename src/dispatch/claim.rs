@@ -22,7 +22,7 @@ use crate::{
         self,
         claims::{Claim, Folded, Found, Look, Settlement, Unreadable},
     },
-    telemetry::chain,
+    telemetry::{chain, metrics},
 };
 
 /// An occurrence that was claimed this often without a result is parked: whoever delivers it dies or freezes.
@@ -86,6 +86,7 @@ impl Dispatcher {
         let mut again_at = asked_at;
         if let Some(peers) = &found.peers {
             let dead = self.pulse.beaten(asked_at, answered_at, peers);
+            self.compare_clocks(&found, asked_at, answered_at);
             let released = self.take_over(&dead).await | self.let_go_of_lost(desk).await;
             if !released && !only_beat {
                 again_at = self.next_look(&found, asked_at, answered_at, may_claim);
@@ -108,6 +109,8 @@ impl Dispatcher {
         }
         again_at = if claimed > 0 && claimed == rows { asked_at } else { again_at.max(asked_at + GATHER) };
         debug!(claimed, held = found.held, "looked for due alarms");
+        metrics::claims_taken(claimed as u64);
+        metrics::dispatch_held(found.held);
         self.take(desk, found, asked_at, answered_at).await;
         Ok(Looks { claimed, again_at })
     }
@@ -119,9 +122,17 @@ impl Dispatcher {
             return if may_claim { beat_at.min(asked_at + self.limits.tick) } else { beat_at };
         }
         let tick_at = asked_at + self.limits.tick;
-        let postgres_now = asked_at + (answered_at.duration_since(asked_at) / 2).min(ONE_WAY);
-        let due_at = found.next_at.map(|at| postgres_now + (at - found.looked_at).to_std().unwrap_or_default());
+        let looked_at = looked_at(asked_at, answered_at);
+        let due_at = found.next_at.map(|at| looked_at + (at - found.looked_at).to_std().unwrap_or_default());
         due_at.map_or(tick_at, |due_at| due_at.min(tick_at)).min(beat_at)
+    }
+
+    /// For operators only: nothing is decided by our own clock.
+    fn compare_clocks(&self, found: &Found, asked_at: Instant, answered_at: Instant) {
+        let by_postgres = found.looked_at + looked_at(asked_at, answered_at).elapsed();
+        let ahead = (self.clock.now() - by_postgres).num_microseconds().unwrap_or_default();
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        metrics::database_clock_skew(ahead as f64 / 1e6);
     }
 
     /// Takes the claims of the dead. Says whether there were any.
@@ -132,6 +143,7 @@ impl Dispatcher {
             match self.store.release_if_still_at(peer).await {
                 Ok(Some(released)) => {
                     warn!(%worker, released, "dispatcher {worker} has stopped beating; its {released} claims are free again");
+                    metrics::claims_released(released);
                     taken |= released > 0;
                 }
                 Ok(None) => {}
@@ -164,6 +176,7 @@ impl Dispatcher {
 
     /// Judges claims and starts the deliveries of those that fire.
     async fn take(self: &Arc<Self>, desk: &mut Desk, found: Found, asked_at: Instant, answered_at: Instant) {
+        metrics::alarms_unreadable(found.unreadable.len() as u64);
         let mut poison = found.unreadable;
         for row in &mut poison {
             row.why = format!("cannot be read: {}", row.why);
@@ -186,7 +199,8 @@ impl Dispatcher {
                         .wanted_at()
                         .map(|at| answered_at + (at - claim.claimed_at).to_std().unwrap_or_default());
                     desk.hold(claim.token);
-                    drop(self.results.send(Finished { claim, settlement, holds_until, wanted_at }));
+                    let finished = Finished { claim, settlement, holds_until, wanted_at, lateness: None, span: None };
+                    drop(self.results.send(finished));
                 }
             }
         }
@@ -210,6 +224,8 @@ impl Dispatcher {
             .collect();
         match self.store.fold_under_token(self.worker, &rows).await {
             Ok(standing) => {
+                let slots = rows.iter().flat_map(|row| row.passed).map(|passed| passed.run.slots).sum();
+                metrics::slots_missed(slots);
                 for fold in folds {
                     // Cancelled or planned anew meanwhile: nothing goes out.
                     if standing.contains(&fold.claim.wake.alarm_id) {
@@ -237,6 +253,11 @@ impl Dispatcher {
             warn!(rows = poison.len(), error = %chain(&error), "alarms cannot be parked yet");
         }
     }
+}
+
+/// Postgres' `now()` of a look, on our clock: shortly after it was sent.
+fn looked_at(asked_at: Instant, answered_at: Instant) -> Instant {
+    asked_at + (answered_at.duration_since(asked_at) / 2).min(ONE_WAY)
 }
 
 impl Fold {

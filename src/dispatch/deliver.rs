@@ -6,9 +6,9 @@ use tracing::warn;
 
 use super::{Dispatcher, desk::Landed, settle::Finished};
 use crate::{
-    domain::occurrence,
+    domain::{occurrence, trace::Trace},
     store::claims::{Attempt, Claim, Settlement},
-    telemetry::chain,
+    telemetry::{chain, metrics, traces::Span},
 };
 
 /// A claim, and the moments that matter about it, on our monotonic clock.
@@ -51,9 +51,10 @@ impl Dispatcher {
         for alarm_id in claims.iter().map(|claim| claim.wake.alarm_id) {
             warn!(%alarm_id, why, "alarm {alarm_id}: not sent, and given back: {why}");
         }
-        if let Err(error) = self.store.give_back_under_token(claims).await {
+        match self.store.give_back_under_token(claims).await {
+            Ok(returned) => metrics::claims_returned(returned),
             // The lease gives them back as well, later.
-            warn!(claims = claims.len(), error = %chain(&error), "claims cannot be given back yet");
+            Err(error) => warn!(claims = claims.len(), error = %chain(&error), "claims cannot be given back yet"),
         }
     }
 
@@ -63,8 +64,10 @@ impl Dispatcher {
         // truth, never ahead: no slot is passed over because our clock ran fast.
         let by_postgres =
             |instant: Instant| -> DateTime<Utc> { claim.claimed_at + instant.duration_since(answered_at) };
+        let trace = Trace::of(&claim.wake.correlation_id, claim.wake.delivery_id, rand::random());
+        let span = Span::begin(&trace, &claim.wake, claim.claimed_at, answered_at);
         let started = Instant::now();
-        let answer = self.router.wake(&claim.wake).await;
+        let answer = self.router.wake(&claim.wake, &trace).await;
         let ended = Instant::now();
         let now = by_postgres(ended);
         let attempt = Attempt {
@@ -77,6 +80,10 @@ impl Dispatcher {
         let settlement = Settlement::answered(&claim, settled, now, attempt);
         // In the past: at once.
         let wanted_at = settlement.wanted_at().map(|at| ended + (at - now).to_std().unwrap_or_default());
-        Finished { claim, settlement, holds_until: asked_at + self.limits.lease, wanted_at }
+        // A retry's instant is of our own making. Counted from before the claim was sent: at most a round trip too much.
+        let lateness = (claim.failure_count == 0)
+            .then(|| (claim.claimed_at - claim.due_at).to_std().unwrap_or_default() + started.duration_since(asked_at));
+        let holds_until = asked_at + self.limits.lease;
+        Finished { claim, settlement, holds_until, wanted_at, lateness, span: Some(span) }
     }
 }

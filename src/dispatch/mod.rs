@@ -51,10 +51,11 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{error, warn};
 
 use crate::{
+    clock::Clock,
     domain::{ids::WorkerId, ladder::Ladder},
     router::Router,
     store::{self, Store, claims::Beat},
-    telemetry::chain,
+    telemetry::{chain, metrics},
 };
 use desk::Desk;
 use pulse::Pulse;
@@ -89,9 +90,13 @@ pub struct Limits {
     pub hints: bool,
 }
 
-/// Who a dispatcher is, and when it must stop.
-#[derive(Clone, Debug)]
-pub struct Identity {
+/// What a dispatcher works with.
+pub struct Parts {
+    pub store: Store,
+    pub router: Router,
+    pub ladder: Ladder,
+    pub limits: Limits,
+    pub clock: Arc<dyn Clock>,
     pub worker: WorkerId,
     /// Pod or machine, for people.
     pub host: String,
@@ -108,6 +113,7 @@ pub struct Dispatcher {
     pulse: Pulse,
     stop: CancellationToken,
     results: UnboundedSender<Finished>,
+    clock: Arc<dyn Clock>,
 }
 
 /// What comes back from the settler.
@@ -116,25 +122,18 @@ type Settled = UnboundedReceiver<Written>;
 impl Dispatcher {
     /// Looks, delivers and waits until told to stop; then finishes what is in flight. `may_claim`: whether this replica is among
     /// those that claim.
-    pub async fn run(
-        store: Store,
-        router: Router,
-        ladder: Ladder,
-        limits: Limits,
-        identity: Identity,
-        mut may_claim: watch::Receiver<bool>,
-        stop: CancellationToken,
-    ) -> Result<(), Error> {
+    pub async fn run(parts: Parts, mut may_claim: watch::Receiver<bool>, stop: CancellationToken) -> Result<(), Error> {
         let (results, finished) = mpsc::unbounded_channel();
         let (written, mut settled) = mpsc::unbounded_channel();
         let dispatcher = Arc::new(Self {
-            store,
-            router,
-            ladder,
-            worker: identity.worker,
-            beat: Beat { version: env!("CARGO_PKG_VERSION"), host: identity.host },
-            pulse: Pulse::new(limits.beat),
-            limits,
+            store: parts.store,
+            router: parts.router,
+            ladder: parts.ladder,
+            worker: parts.worker,
+            beat: Beat { version: env!("CARGO_PKG_VERSION"), host: parts.host },
+            pulse: Pulse::new(parts.limits.beat),
+            limits: parts.limits,
+            clock: parts.clock,
             stop,
             results,
         });
@@ -159,6 +158,7 @@ impl Dispatcher {
             let looked_at = Instant::now();
             let claiming = *may_claim.borrow_and_update();
             let again_at = self.look(desk, claiming).await;
+            metrics::in_flight(desk.in_flight());
             // Full, there is no use in looking until something lands; the beat goes on.
             let full = claiming && desk.is_full(&self.limits);
             let mut until = if full { self.pulse.next_beat_at().max(looked_at + GATHER) } else { again_at };
@@ -178,9 +178,12 @@ impl Dispatcher {
                             until = sooner(until, looked_at);
                         }
                     }
-                    awaited = desk.landed() => if full || awaited {
-                        until = sooner(until, looked_at);
-                    },
+                    awaited = desk.landed() => {
+                        metrics::in_flight(desk.in_flight());
+                        if full || awaited {
+                            until = sooner(until, looked_at);
+                        }
+                    }
                     at = hints.next(), if claiming => until = sooner(until, at),
                     changed = may_claim.changed(), if gate_is_open => match changed {
                         Ok(()) => break,

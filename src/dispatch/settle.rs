@@ -22,7 +22,7 @@ use crate::{
         self,
         claims::{Claim, Settlement},
     },
-    telemetry::chain,
+    telemetry::{chain, metrics, traces::Span},
 };
 
 /// Rows of one statement: what a claim takes at most by default.
@@ -38,6 +38,10 @@ pub struct Finished {
     pub holds_until: Instant,
     /// When its alarm wants attention again, on our clock.
     pub wanted_at: Option<Instant>,
+    /// How long after its effective instant a first attempt was sent.
+    pub lateness: Option<Duration>,
+    /// Of what was sent.
+    pub span: Option<Span>,
 }
 
 /// What is in the table now, or given up.
@@ -114,17 +118,38 @@ impl Dispatcher {
         let settlements: Vec<(&Claim, &Settlement)> =
             batch.iter().map(|result| (&result.claim, &result.settlement)).collect();
         let outcomes = self.store.settle_under_token(self.worker, &settlements).await?;
-        for (result, outcome) in batch.iter().zip(outcomes) {
-            report(result, outcome);
-        }
+        metrics::settle_batch(batch.len());
         let tokens = batch.iter().map(|result| result.claim.token).collect();
-        let wanted_at = batch.drain(..).filter_map(|result| result.wanted_at).min();
+        let wanted_at = batch.iter().filter_map(|result| result.wanted_at).min();
+        for (result, outcome) in batch.drain(..).zip(outcomes) {
+            log(&result, outcome);
+            count(result, outcome);
+        }
         Ok(Written { tokens, wanted_at })
     }
 }
 
+fn count(result: Finished, outcome: Outcome) {
+    let Finished { settlement, lateness, span, .. } = result;
+    let standing = !matches!(outcome, Outcome::Cancelled | Outcome::Fenced);
+    if standing {
+        metrics::slots_missed(settlement.slots_passed());
+    } else {
+        metrics::results_fenced(1);
+    }
+    if outcome == Outcome::Exhausted {
+        metrics::alarms_exhausted(1);
+    }
+    if let Some(attempt) = settlement.attempt() {
+        metrics::delivery(outcome, lateness, attempt.duration);
+        if let Some(span) = span {
+            span.end(outcome, attempt.http_status);
+        }
+    }
+}
+
 /// What became of an attempt, for operators: the class of an error, not the router's words.
-fn report(result: &Finished, outcome: Outcome) {
+fn log(result: &Finished, outcome: Outcome) {
     let wake = &result.claim.wake;
     let (alarm_id, delivery_id, attempt) = (wake.alarm_id, wake.delivery_id, wake.attempt);
     let error = result.settlement.attempt().map_or("", |attempt| occurrence::error_class(&attempt.error));

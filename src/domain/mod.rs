@@ -14,6 +14,7 @@
 //! | [`occurrence`] | what becomes of one occurrence after the router's answer |
 //! | [`ladder`] | how long to wait between attempts |
 //! | [`wake`] | what the router is told |
+//! | [`signature`], [`trace`] | how it knows that the wake is ours; under which trace it is found |
 //! | [`session`] | which conversation, and when its agent may speak unasked |
 
 pub mod access;
@@ -28,6 +29,8 @@ pub mod payload;
 pub mod peers;
 pub mod schedule;
 pub mod session;
+pub mod signature;
+pub mod trace;
 pub mod wake;
 mod words;
 

@@ -2,11 +2,18 @@
 //!
 //! [`wire`] builds the request, [`answer`] reads the response; both are pure. This file does the talking. Redirects are
 //! not followed and no proxy is taken from the environment: the bearer goes to the configured address and nowhere else.
+//!
+//! Connections are kept and used again: an answer is read to its end, which gives its connection back, unless it is longer
+//! than anybody reads or does not end in time, which as a rule closes it. The router may close one that idles at the very moment a
+//! wake is put on it. As long as none of the request was written (or, over HTTP/2, the router says that it did not look at
+//! it), the client takes another connection by itself, and nothing has happened. Once any of it was written, the router may
+//! have taken the wake: the exchange broke off, that is the answer, and the ladder sends the same delivery id again. No wake
+//! is repeated in silence.
 
 mod answer;
 mod wire;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use reqwest::{
     Client,
@@ -17,10 +24,22 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use crate::domain::{occurrence::Answer, wake::Wake};
+use crate::{
+    clock::Clock,
+    domain::{
+        occurrence::Answer,
+        signature::{self, SigningKey},
+        trace::Trace,
+        wake::Wake,
+    },
+};
 
 /// As much of an answer as is read. More is not waited for: the status has said everything, the text is for people.
 const MOST_READ: usize = 64 * 1024;
+
+/// A connection that nobody used for this long is closed: shorter than what routers and the boxes in between grant, as a rule
+/// a minute or more, so that it is seldom they who close it.
+const IDLE: Duration = Duration::from_secs(50);
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -30,39 +49,58 @@ pub enum Error {
     Token,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Router {
     client: Client,
     url: Url,
     bearer: HeaderValue,
+    signing_keys: Vec<SigningKey>,
     timeout: Duration,
+    clock: Arc<dyn Clock>,
 }
 
 impl Router {
-    pub fn new(url: Url, token: &SecretString, timeout: Duration) -> Result<Self, Error> {
+    pub fn new(
+        url: Url,
+        token: &SecretString,
+        signing_keys: Vec<SigningKey>,
+        timeout: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
+            // As many as were ever in flight at once: what has landed is flown again.
+            .pool_max_idle_per_host(usize::MAX)
+            .pool_idle_timeout(IDLE)
+            // A wake is one small write: do not wait for more.
+            .tcp_nodelay(true)
             .user_agent(concat!("chronos/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(Error::Client)?;
         let mut bearer =
             HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| Error::Token)?;
         bearer.set_sensitive(true);
-        Ok(Self { client, url, bearer, timeout })
+        Ok(Self { client, url, bearer, signing_keys, timeout, clock })
     }
 
     /// Delivers one wake. Whatever goes wrong is an answer too: the ladder decides, not the caller.
-    pub async fn wake(&self, wake: &Wake) -> Answer {
+    pub async fn wake(&self, wake: &Wake, trace: &Trace) -> Answer {
         // One deadline over connect, headers and body.
         let deadline = Instant::now() + self.timeout;
+        let body = wire::body(wake);
+        let mut headers = wire::headers(wake, trace);
+        let timestamp = self.clock.now().timestamp();
+        if let Some(signatures) = signature::sign(&self.signing_keys, wake.delivery_id, timestamp, &body) {
+            headers.extend(wire::signed(timestamp, &signatures));
+        }
         let request = self
             .client
             .post(self.url.clone())
             .header(AUTHORIZATION, self.bearer.clone())
             .header(CONTENT_TYPE, "application/json")
-            .headers(wire::headers(wake))
-            .body(wire::body(wake));
+            .headers(headers)
+            .body(body);
         match timeout_at(deadline, request.send()).await {
             Err(_elapsed) => answer::timed_out(self.timeout),
             Ok(Err(error)) => answer::unreachable(&error),

@@ -4,7 +4,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::domain::wake::Wake;
+use crate::domain::{trace::Trace, wake::Wake};
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -48,12 +48,14 @@ pub fn body(wake: &Wake) -> Vec<u8> {
     serde_json::to_vec(&body).expect("texts, numbers and valid JSON always serialise")
 }
 
-/// What a receiver dedupes and routes on without opening the body: the delivery id, and the CloudEvents attributes.
-pub fn headers(wake: &Wake) -> HeaderMap {
+/// What a receiver dedupes and routes on without opening the body: the delivery id, the CloudEvents attributes, and the
+/// trace that it belongs to.
+pub fn headers(wake: &Wake, trace: &Trace) -> HeaderMap {
     let delivery = wake.delivery_id.to_string();
     let alarm = wake.alarm_id.to_string();
     let time = scheduled_for(wake);
-    let pairs: [(&'static str, &str); 8] = [
+    let trace = trace.to_string();
+    let pairs: [(&'static str, &str); 9] = [
         ("idempotency-key", &delivery),
         ("webhook-id", &delivery),
         ("ce-id", &delivery),
@@ -62,9 +64,21 @@ pub fn headers(wake: &Wake) -> HeaderMap {
         ("ce-source", "/chronos"),
         ("ce-subject", &alarm),
         ("ce-time", &time),
+        ("traceparent", &trace),
     ];
-    let value = |text: &str| HeaderValue::from_str(text).expect("ids and instants are visible ASCII");
     pairs.into_iter().map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
+}
+
+/// When this attempt was sent, and the signatures over id, instant and body.
+pub fn signed(timestamp: i64, signatures: &str) -> [(HeaderName, HeaderValue); 2] {
+    [
+        (HeaderName::from_static("webhook-timestamp"), HeaderValue::from(timestamp)),
+        (HeaderName::from_static("webhook-signature"), value(signatures)),
+    ]
+}
+
+fn value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).expect("ids, instants and base64 are visible ASCII")
 }
 
 fn scheduled_for(wake: &Wake) -> String {
@@ -122,10 +136,12 @@ mod tests {
 
     #[test]
     fn a_receiver_can_dedupe_on_the_headers_alone() {
-        let headers = headers(&wake("{}", ""));
+        let wake = wake("{}", "");
+        let headers = headers(&wake, &Trace::of(&wake.correlation_id, wake.delivery_id, 7));
         for name in ["idempotency-key", "webhook-id", "ce-id"] {
             assert_eq!(headers[name], "00000000-0000-0000-0000-000000000002");
         }
         assert_eq!(headers["ce-time"], "2026-11-16T09:00:00.500Z");
+        assert_eq!(headers["traceparent"], "00-00000000000000000000000000000002-0000000000000007-01");
     }
 }

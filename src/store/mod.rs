@@ -200,6 +200,12 @@ impl Store {
         }
     }
 
+    /// How many connections are open: idle, and in use.
+    pub fn connections(&self) -> (u32, u32) {
+        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
+        (idle, self.pool.size().saturating_sub(idle))
+    }
+
     pub async fn close(&self) {
         self.pool.close().await;
     }

@@ -31,11 +31,11 @@ impl Store {
         self.refuse_if_left_behind().await?;
         let doing = "taking a connection to migrate";
         let mut connection = self.pool.acquire().await.map_err(|source| Error::Query { doing, source })?;
+        // A session of its own, closed afterwards: it may take its time, and if it fails it still holds the advisory lock.
+        connection.close_on_drop();
+        let patient = sqlx::query("SET statement_timeout = 0").execute(&mut *connection).await;
+        patient.map_err(|source| Error::Query { doing, source })?;
         let migrated = MIGRATIONS.run(&mut *connection).await;
-        if migrated.is_err() {
-            // Its session still holds the advisory lock, and would in the pool: nobody could migrate any more.
-            connection.close_on_drop();
-        }
         drop(connection);
         migrated?;
         // Once more: a newer binary may have migrated while this one waited for the lock.

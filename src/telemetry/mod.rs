@@ -1,6 +1,8 @@
-//! What operators see: log lines and probes.
+//! What operators see: log lines, probes, metrics, traces.
 
+pub mod metrics;
 pub mod probes;
+pub mod traces;
 
 use std::io::IsTerminal;
 

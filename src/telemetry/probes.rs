@@ -1,20 +1,35 @@
-//! Port 9097: whether the process lives and whether it can do its work. `/livez` never asks the database: restarting us
-//! does not mend Postgres.
+//! Port 9097: whether the process lives, whether it can do its work, and its metrics. `/livez` never asks the database:
+//! restarting us does not mend Postgres. Neither does `/metrics`: they are most wanted when it is away.
 
 use std::{
-    sync::Arc,
     sync::atomic::{AtomicBool, Ordering},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use axum::{Router, extract::State, http::StatusCode, routing::get};
-use tokio::net::TcpListener;
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::IntoResponse,
+    routing::get,
+};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::{
+    net::TcpListener,
+    time::{MissedTickBehavior, interval},
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::Store;
+use super::metrics;
+use crate::{domain::rfc3339, store::Store};
 
-/// A database that takes longer than this to say the time is not ready for alarms.
+/// A database that takes longer than this to say whether dispatch is held is not ready for alarms.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Histograms keep every value until somebody looks. So that nobody's not looking fills the memory, we look as often as this.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// The text format that every Prometheus reads.
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What readiness depends on.
 #[derive(Clone)]
@@ -24,19 +39,65 @@ pub struct Readiness {
     pub controller: Arc<AtomicBool>,
 }
 
-pub async fn serve(listener: TcpListener, readiness: Readiness, stop: CancellationToken) -> std::io::Result<()> {
-    let router =
-        Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(ready)).with_state(readiness);
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+/// The connection pools of this process, looked at when somebody scrapes.
+#[derive(Clone, Default)]
+pub struct Pools(Arc<Mutex<Vec<(&'static str, Store)>>>);
+
+impl Pools {
+    pub fn watch(&self, role: &'static str, store: &Store) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((role, store.clone()));
+    }
+
+    fn sample(&self) {
+        for (role, store) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            let (idle, in_use) = store.connections();
+            metrics::pool(role, idle, in_use);
+        }
+    }
 }
 
-async fn ready(State(readiness): State<Readiness>) -> (StatusCode, &'static str) {
-    let database = tokio::time::timeout(PATIENCE, readiness.store.now()).await;
-    if !matches!(database, Ok(Ok(_))) {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer\n");
+pub async fn serve(
+    listener: TcpListener,
+    readiness: Readiness,
+    pools: Pools,
+    recorded: PrometheusHandle,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready).with_state(readiness))
+        .route("/metrics", get(scrape).with_state((pools, recorded.clone())));
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+    tokio::select! {
+        ended = serving => ended,
+        () = upkeep(recorded) => unreachable!("upkeep has no end"),
     }
+}
+
+async fn ready(State(readiness): State<Readiness>) -> (StatusCode, String) {
+    let unavailable = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
+    let Ok(Ok(hold)) = tokio::time::timeout(PATIENCE, readiness.store.dispatch_hold()).await else {
+        return unavailable("the database does not answer");
+    };
     if !readiness.controller.load(Ordering::Relaxed) {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the Alarm and Agent resources cannot be watched yet\n");
+        return unavailable("the Alarm and Agent resources cannot be watched yet");
     }
-    (StatusCode::OK, "ok\n")
+    // Held is ready: whoever holds dispatch does not want the pods replaced.
+    let told =
+        hold.map(|hold| format!("dispatch is held by {} since {}\n", hold.by.escape_debug(), rfc3339(hold.since)));
+    (StatusCode::OK, format!("ok\n{}", told.unwrap_or_default()))
+}
+
+async fn scrape(State((pools, recorded)): State<(Pools, PrometheusHandle)>) -> impl IntoResponse {
+    pools.sample();
+    ([(CONTENT_TYPE, TEXT_FORMAT)], recorded.render())
+}
+
+async fn upkeep(recorded: PrometheusHandle) {
+    let mut looks = interval(UPKEEP);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        recorded.run_upkeep();
+    }
 }

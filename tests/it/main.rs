@@ -13,4 +13,5 @@ mod parsers;
 mod router;
 mod store;
 mod support;
+mod telemetry;
 mod upkeep;

@@ -28,8 +28,8 @@ pub fn command(settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new("setpriv");
     // Killed with the test run, too, however that ends.
     command.args(["--pdeathsig=KILL", "--", env!("CARGO_BIN_EXE_chronosd")]);
-    let ours = std::env::vars().filter(|(name, _)| name.starts_with("CHRONOS_") || name == "KUBECONFIG");
-    for (name, _) in ours {
+    let ours = |name: &str| name.starts_with("CHRONOS_") || name.starts_with("OTEL_") || name == "KUBECONFIG";
+    for (name, _) in std::env::vars().filter(|(name, _)| ours(name)) {
         command.env_remove(name);
     }
     command.envs(settings.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);

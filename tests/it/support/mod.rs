@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod daemon;
 pub mod database;
 pub mod proxy;
+pub mod raw;
 pub mod server;
 pub mod sink;
 

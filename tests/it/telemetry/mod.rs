@@ -1,0 +1,5 @@
+//! What operators see: metrics, readiness, traces.
+
+mod exposition;
+mod metrics;
+mod traces;

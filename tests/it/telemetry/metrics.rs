@@ -5,14 +5,21 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use chronos::{
-    domain::{alarm::Status, occurrence::Outcome},
+    domain::{
+        alarm::{Draft, Status},
+        occurrence::Outcome,
+    },
     telemetry::metrics,
 };
 use reqwest::Method;
 use sqlx::Connection;
 
 use super::exposition::{self, Family};
-use crate::support::{AgentKey, Daemon, World, eventually};
+use crate::support::{
+    AgentKey, Daemon, Reply, World,
+    alarms::{ann, create, execute, in_an_hour},
+    eventually,
+};
 
 async fn scrape(daemon: &Daemon) -> BTreeMap<String, Family> {
     let response = reqwest::get(format!("http://{}/metrics", daemon.probes)).await.unwrap();
@@ -217,4 +224,46 @@ fn record() {
     metrics::leader(metrics::LEASES[0], true);
     metrics::database_clock_skew(-0.25);
     metrics::status_lag(Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_dispatcher_counts_what_it_claims_and_what_becomes_of_it() {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    // One is delivered at the second attempt, one given up, one too late.
+    for draft in [
+        Draft { max_failures: Some(1), ..in_an_hour() },
+        Draft { max_failures: Some(0), ..in_an_hour() },
+        Draft { max_lateness_seconds: Some(1), ..in_an_hour() },
+    ] {
+        create(&store, &ann(), draft).await;
+    }
+    execute(
+        &mut world.database.connect().await,
+        "UPDATE alarms SET next_fire_at = now() - interval '1 min' * (2 - max_failures)",
+    )
+    .await;
+    world.sink.reply([Reply::Status(500), Reply::Status(503)]);
+    let quick = [("CHRONOS_RETRY_BASE_MS", "20"), ("CHRONOS_RETRY_CAP_MS", "20"), ("CHRONOS_CONCURRENCY", "1")];
+    let daemon = world.chronosd_with("dispatch", &quick).await;
+    let families = eventually("all is counted", || async {
+        let families = scrape(&daemon).await;
+        let delivered = by("outcome", &families["chronos_deliveries_total"])["delivered"];
+        (delivered == 1.0).then_some(families)
+    })
+    .await;
+    let counts = by("outcome", &families["chronos_deliveries_total"]);
+    assert_eq!((counts["exhausted"], counts["retrying"]), (1.0, 1.0), "{counts:?}");
+    let value = |name: &str| families[name].series.values().copied().next().unwrap();
+    assert_eq!(value("chronos_claims_taken_total"), 4.0);
+    assert_eq!(value("chronos_alarms_exhausted_total"), 1.0);
+    assert_eq!(value("chronos_slots_missed_total"), 1.0);
+    let histogram = |name: &str| {
+        let count = families[name].series.iter().find(|((sample, _), _)| sample.ends_with("_count"));
+        *count.unwrap().1
+    };
+    assert_eq!(histogram("chronos_wake_lateness_seconds"), 2.0, "of first attempts");
+    assert_eq!(histogram("chronos_wake_duration_seconds"), 3.0);
+    let skew = value("chronos_database_clock_skew_seconds");
+    assert!(skew != 0.0 && skew.abs() < 5.0, "one machine, one clock: {skew}");
 }

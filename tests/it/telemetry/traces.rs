@@ -27,7 +27,11 @@ use prost::Message;
 use tokio::{net::TcpListener, task::JoinSet, time::Instant};
 use uuid::Uuid;
 
-use crate::support::{PATIENCE, Sink, WAKE_TOKEN, World, with_tls};
+use crate::support::{
+    PATIENCE, Sink, WAKE_TOKEN, World,
+    alarms::{ann, create, execute, in_an_hour, read},
+    eventually, with_tls,
+};
 
 type Received = Arc<Mutex<Vec<(HeaderMap, Bytes)>>>;
 
@@ -161,4 +165,29 @@ async fn a_collector_that_is_away_stops_nobody() {
     let url = format!("http://{nobody}");
     let daemon = world.chronosd_with("dispatch", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &url)]).await;
     assert!(daemon.terminate().await.success());
+}
+
+#[tokio::test]
+async fn a_dispatcher_tells_the_collector_of_every_delivery_before_it_ends() {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let alarm = create(&store, &ann(), in_an_hour()).await;
+    execute(&mut world.database.connect().await, "UPDATE alarms SET next_fire_at = now()").await;
+    let (url, received, _server) = collector().await;
+    let daemon = world.chronosd_with("dispatch", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &url)]).await;
+    let wake = world.sink.wakes(1).await.remove(0);
+    eventually("it is fired", || async { (read(&store, &alarm).await.fired_count == 1).then_some(()) }).await;
+    assert!(daemon.terminate().await.success());
+
+    let requests = received.lock().unwrap().clone();
+    let decoded = requests.iter().map(|(_, body)| ExportTraceServiceRequest::decode(body.clone()).unwrap());
+    let spans: Vec<otlp::Span> = decoded
+        .flat_map(|request| request.resource_spans)
+        .flat_map(|resource| resource.scope_spans)
+        .flat_map(|scope| scope.spans)
+        .collect();
+    let [span] = &*spans else { panic!("one delivery, one span: {spans:#?}") };
+    let parent = format!("00-{}-{}-01", hex::encode(&span.trace_id), hex::encode(&span.span_id));
+    assert_eq!(wake.headers["traceparent"], parent);
+    assert_eq!(attributes(&span.attributes)["chronos.outcome"], "delivered");
 }

@@ -8,6 +8,8 @@ mod cli;
 mod controller;
 mod dev;
 mod dispatch;
+#[path = "../gauntlet/mod.rs"]
+mod gauntlet;
 mod http;
 mod parsers;
 mod router;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::FromRow;
+use sqlx::{FromRow, PgPool};
 use uuid::Uuid;
 
 /// Everything the checker looks at. At rest: no dispatcher runs any more.
@@ -172,4 +172,25 @@ impl Attempt {
     pub fn ended_at(&self) -> DateTime<Utc> {
         self.started_at + TimeDelta::milliseconds(self.duration_ms)
     }
+}
+
+pub async fn alarms(database: &PgPool) -> Vec<Alarm> {
+    sqlx::query_as(
+        "SELECT id, status, scheduled_for, next_fire_at, schedule_epoch, fired_count, last_error, claim_token, created_at,
+                (extract(epoch FROM spread_offset) * 1000000)::bigint AS spread_offset_micros
+         FROM alarms ORDER BY created_at, id",
+    )
+    .fetch_all(database)
+    .await
+    .unwrap()
+}
+
+pub async fn attempts(database: &PgPool) -> Vec<Attempt> {
+    sqlx::query_as(
+        "SELECT alarm_id, delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, http_status, first_at, last_at, slots
+         FROM attempts ORDER BY started_at, id",
+    )
+    .fetch_all(database)
+    .await
+    .unwrap()
 }

@@ -8,6 +8,7 @@ mod cli;
 mod controller;
 mod dev;
 mod dispatch;
+mod faults;
 #[path = "../gauntlet/mod.rs"]
 mod gauntlet;
 mod http;

@@ -100,9 +100,20 @@ impl Daemon {
         format!("http://{}", self.api.expect("role api runs"))
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
+    /// What the kernel says it is doing: R, S, D, T (stopped), Z.
+    pub fn state(&self) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
+        // Behind its name, which may hold anything.
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).expect("the kernel says so")
+    }
+
     /// Asks it to stop, as Kubernetes does, and waits for it.
     pub async fn terminate(mut self) -> ExitStatus {
-        let pid = self.child.id().expect("it runs").to_string();
+        let pid = self.pid().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().await.expect("kill runs");
         tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it stops in time").expect("it is ours")
     }

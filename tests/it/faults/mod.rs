@@ -1,0 +1,48 @@
+//! Every promise, while things break: real processes are killed and frozen, a real Postgres is stopped and its connections
+//! cut, the router misbehaves. Each test ends with the checker of the gauntlet, which reads what everybody
+//! saw and must have nothing to say.
+
+mod database;
+mod freeze;
+mod kill;
+mod router;
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use crate::gauntlet::{Gauntlet, Replica, history::Wake};
+
+/// Peers notice a death in three beats. Not less than a second each: a replica that is slow on a busy machine is not dead.
+/// The lease stays at its two minutes: who recovers in time does so by beats.
+const SWIFT: &[(&str, &str)] = &[("CHRONOS_BEAT_MS", "1000")];
+/// A lease that a test can wait for, shorter than three beats of five seconds, with a wake timeout long enough to freeze the
+/// dispatcher within it on a busy machine.
+const SHORT_LEASE: &[(&str, &str)] = &[("CHRONOS_WAKE_TIMEOUT_SECONDS", "4"), ("CHRONOS_LEASE_SECONDS", "6")];
+/// Retries at once, so that a test climbs the ladder in moments.
+const QUICK: &[(&str, &str)] = &[("CHRONOS_RETRY_BASE_MS", "20"), ("CHRONOS_RETRY_CAP_MS", "40")];
+
+/// Several groups of settings as one.
+fn all<'a>(groups: &[&[(&'a str, &'a str)]]) -> Vec<(&'a str, &'a str)> {
+    groups.concat()
+}
+
+/// Stops everything, and holds the history against every promise.
+async fn every_promise_was_kept(gauntlet: Gauntlet, replicas: impl IntoIterator<Item = Replica>) {
+    let violations = gauntlet.close(replicas).await;
+    assert!(violations.is_empty(), "promises were broken:\n{}", violations.join("\n"));
+}
+
+/// How often each alarm woke the router.
+fn times_woken(wakes: &[Wake]) -> BTreeMap<Uuid, usize> {
+    let mut times = BTreeMap::new();
+    for wake in wakes {
+        *times.entry(wake.alarm_id).or_default() += 1;
+    }
+    times
+}
+
+/// The same number for each of these alarms.
+fn each(alarms: &[Uuid], times: usize) -> BTreeMap<Uuid, usize> {
+    alarms.iter().map(|alarm| (*alarm, times)).collect()
+}

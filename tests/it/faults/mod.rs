@@ -1,10 +1,12 @@
 //! Every promise, while things break: real processes are killed and frozen, a real Postgres is stopped and its connections
-//! cut, the router misbehaves. Each test ends with the checker of the gauntlet, which reads what everybody
+//! cut, the router misbehaves, clocks disagree. Each test ends with the checker of the gauntlet, which reads what everybody
 //! saw and must have nothing to say.
 
+mod clocks;
 mod database;
 mod freeze;
 mod kill;
+mod replicas;
 mod router;
 
 use std::collections::BTreeMap;

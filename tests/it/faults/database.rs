@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use chrono::TimeDelta;
 use uuid::Uuid;
 
-use super::{QUICK, SWIFT, all, each, every_promise_was_kept, times_woken};
+use super::{QUICK, SWIFT, all, each_was_woken, every_promise_was_kept};
 use crate::{
     gauntlet::{Gauntlet, driver::NOW, postgres::Stop, sink::Reply},
     support::eventually,
@@ -38,7 +38,7 @@ async fn wakes_held_by_the_router_while_postgres_is_away_for_20_seconds_are_neit
     gauntlet.sink().release();
     gauntlet.settled(&alarms, "fired").await;
 
-    assert_eq!(times_woken(&gauntlet.sink().log()), each(&alarms, 1));
+    each_was_woken(&gauntlet, &alarms, 1);
     let recorded: Vec<(Uuid, String)> =
         sqlx::query_as("SELECT claim_token, outcome FROM attempts").fetch_all(&gauntlet.database).await.unwrap();
     assert!(recorded.iter().all(|(_, outcome)| outcome == "delivered"), "{recorded:?}");
@@ -88,7 +88,7 @@ async fn nothing_is_lost_or_repeated_by(how: Stop) {
         gauntlet.nemesis.start_database(&gauntlet.postgres, away).await;
     }
     gauntlet.settled(&alarms, "fired").await;
-    assert_eq!(times_woken(&gauntlet.sink().log()), each(&alarms, 1));
+    each_was_woken(&gauntlet, &alarms, 1);
     every_promise_was_kept(gauntlet, [first, second]).await;
 }
 
@@ -104,7 +104,7 @@ async fn connections_cut_again_and_again_lose_and_repeat_nothing() {
         gauntlet.nemesis.cut_connections(&gauntlet.database).await;
     }
     gauntlet.settled(&alarms, "fired").await;
-    assert_eq!(times_woken(&gauntlet.sink().log()), each(&alarms, 1));
+    each_was_woken(&gauntlet, &alarms, 1);
     every_promise_was_kept(gauntlet, [first, second]).await;
 }
 

@@ -9,11 +9,9 @@ mod kill;
 mod replicas;
 mod router;
 
-use std::collections::BTreeMap;
-
 use uuid::Uuid;
 
-use crate::gauntlet::{Gauntlet, Replica, history::Wake};
+use crate::gauntlet::{Gauntlet, Replica};
 
 /// Peers notice a death in three beats. Not less than a second each: a replica that is slow on a busy machine is not dead.
 /// The lease stays at its two minutes: who recovers in time does so by beats.
@@ -35,16 +33,11 @@ async fn every_promise_was_kept(gauntlet: Gauntlet, replicas: impl IntoIterator<
     assert!(violations.is_empty(), "promises were broken:\n{}", violations.join("\n"));
 }
 
-/// How often each alarm woke the router.
-fn times_woken(wakes: &[Wake]) -> BTreeMap<Uuid, usize> {
-    let mut times = BTreeMap::new();
-    for wake in wakes {
-        *times.entry(wake.alarm_id).or_default() += 1;
-    }
-    times
-}
-
-/// The same number for each of these alarms.
-fn each(alarms: &[Uuid], times: usize) -> BTreeMap<Uuid, usize> {
-    alarms.iter().map(|alarm| (*alarm, times)).collect()
+/// Asserts that each of these alarms has woken the router so many times.
+fn each_was_woken(gauntlet: &Gauntlet, alarms: &[Uuid], times: usize) {
+    let wakes = gauntlet.sink().log();
+    let count = |alarm: Uuid| wakes.iter().filter(|wake| wake.alarm_id == alarm).count();
+    let others: Vec<_> =
+        alarms.iter().map(|alarm| (*alarm, count(*alarm))).filter(|(_, count)| *count != times).collect();
+    assert!(others.is_empty(), "not woken {times} times: {others:?}");
 }

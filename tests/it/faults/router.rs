@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use serde_json::json;
 
-use super::{QUICK, all, each, every_promise_was_kept, times_woken};
+use super::{QUICK, all, each_was_woken, every_promise_was_kept};
 use crate::{
     gauntlet::{
         Gauntlet,
@@ -30,7 +30,7 @@ async fn a_router_that_is_slow_within_the_deadline_is_waited_for() {
     let replica = gauntlet.replica("first", &[("CHRONOS_WAKE_TIMEOUT_SECONDS", "20")]).await;
     let alarms = gauntlet.driver.many(20, NOW).await;
     gauntlet.settled(&alarms, "fired").await;
-    assert_eq!(times_woken(&gauntlet.sink().log()), each(&alarms, 1));
+    each_was_woken(&gauntlet, &alarms, 1);
     every_promise_was_kept(gauntlet, [replica]).await;
 }
 
@@ -94,7 +94,7 @@ async fn an_agent_that_is_gone_is_woken_once_and_nobody_else_suffers() {
     gauntlet.settled(&[gone], "failed").await;
     gauntlet.settled(&[other], "fired").await;
     assert_eq!(gauntlet.tries(gone).await, tries(&[(1, "exhausted", Some(410))]));
-    assert_eq!(times_woken(&gauntlet.sink().log()), each(&[gone, other], 1));
+    each_was_woken(&gauntlet, &[gone, other], 1);
     every_promise_was_kept(gauntlet, [first, second]).await;
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{SHORT_LEASE, SWIFT, each_was_woken, every_promise_was_kept};
+use super::{SHORT_LEASE, SWIFT, claims_wait, each_was_woken, every_promise_was_kept};
 use crate::{
     gauntlet::{Gauntlet, driver::NOW, sink::Reply},
     support::eventually,
@@ -79,22 +79,10 @@ async fn a_dispatcher_frozen_between_claim_and_send_until_its_peers_think_it_dea
     nothing_is_sent_late(SWIFT).await;
 }
 
-/// Claims wait for a lock that the test holds, with the whole question in Postgres' hands. The dispatcher is stopped, and
-/// its claim commits without it.
+/// The dispatcher is stopped while its claim waits in Postgres, which then commits without it.
 async fn nothing_is_sent_late(settings: &[(&str, &str)]) {
     let gauntlet = Gauntlet::open().await;
-    sqlx::raw_sql(
-        "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$;
-         CREATE TRIGGER claims_wait BEFORE UPDATE ON alarms FOR EACH ROW
-             WHEN (new.claim_token IS DISTINCT FROM old.claim_token AND new.claim_token IS NOT NULL)
-             EXECUTE FUNCTION wait_for_the_test()",
-    )
-    .execute(&gauntlet.database)
-    .await
-    .unwrap();
-    let mut lock = gauntlet.database.begin().await.unwrap();
-    sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *lock).await.unwrap();
+    let lock = claims_wait(&gauntlet).await;
     let alarms = gauntlet.driver.many(3, NOW).await;
     let first = gauntlet.replica("first", settings).await;
     gauntlet.blocked().await;

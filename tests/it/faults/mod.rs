@@ -9,6 +9,7 @@ mod kill;
 mod replicas;
 mod router;
 
+use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::gauntlet::{Gauntlet, Replica};
@@ -25,6 +26,23 @@ const QUICK: &[(&str, &str)] = &[("CHRONOS_RETRY_BASE_MS", "20"), ("CHRONOS_RETR
 /// Several groups of settings as one.
 fn all<'a>(groups: &[&[(&'a str, &'a str)]]) -> Vec<(&'a str, &'a str)> {
     groups.concat()
+}
+
+/// From now on claims wait for a lock, with the whole question in Postgres' hands, until what this returns is let go.
+async fn claims_wait(gauntlet: &Gauntlet) -> Transaction<'static, Postgres> {
+    sqlx::raw_sql(
+        "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$;
+         CREATE TRIGGER claims_wait BEFORE UPDATE ON alarms FOR EACH ROW
+             WHEN (new.claim_token IS DISTINCT FROM old.claim_token AND new.claim_token IS NOT NULL)
+             EXECUTE FUNCTION wait_for_the_test()",
+    )
+    .execute(&gauntlet.database)
+    .await
+    .unwrap();
+    let mut lock = gauntlet.database.begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *lock).await.unwrap();
+    lock
 }
 
 /// Stops everything, and holds the history against every promise.

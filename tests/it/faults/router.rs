@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use serde_json::json;
 
-use super::{QUICK, all, each_was_woken, every_promise_was_kept};
+use super::{QUICK, all, claims_wait, each_was_woken, every_promise_was_kept};
 use crate::{
     gauntlet::{
         Gauntlet,
@@ -71,11 +71,17 @@ async fn a_router_that_fails_is_asked_again_until_it_recovers_and_only_those_are
 }
 
 #[tokio::test]
-async fn a_router_that_asks_for_time_is_given_it() {
+async fn a_router_that_asks_for_time_is_given_it_however_long_the_claim_took() {
     let gauntlet = Gauntlet::open().await;
     gauntlet.sink().reply_to("busy", [Reply::RetryAfter(429, 2)]);
-    let replica = gauntlet.replica("first", &all(&[QUICK, &[("CHRONOS_RETRY_CAP_MS", "10000")]])).await;
     let (busy, other) = tokio::join!(gauntlet.driver.once("busy", NOW), gauntlet.driver.once("other", NOW));
+    // A second passes between Postgres' time of the claim and its answer.
+    let lock = claims_wait(&gauntlet).await;
+    let replica = gauntlet.replica("first", &all(&[QUICK, &[("CHRONOS_RETRY_CAP_MS", "10000")]])).await;
+    gauntlet.blocked().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    lock.rollback().await.unwrap();
+
     gauntlet.settled(&[busy, other], "fired").await;
     assert_eq!(gauntlet.tries(busy).await, tries(&[(1, "retrying", Some(429)), (2, "delivered", Some(202))]));
     let wakes: Vec<_> = gauntlet.sink().log().into_iter().filter(|wake| wake.alarm_id == busy).collect();

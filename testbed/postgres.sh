@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# testbed/postgres.sh run DIR     a Postgres server on loopback, in the foreground, until told to stop
+# testbed/postgres.sh run DIR               a Postgres server on loopback, in the foreground, until told to stop
+# testbed/postgres.sh obey DIR [TEMPLATE]   one that is stopped and started again by words on stdin
 #
 # DIR must not exist yet; it is removed at the end. `run` prints one line, `ready URI`, to which a database's name is to be
 # added: `URI/postgres`. It ends on TERM, INT or HUP, or when the process that started it is gone (TESTBED_PARENT: its pid,
 # as for controlplane.sh). Made for tests: fsync is off, nothing survives.
+#
+# `obey` does the same with everything on that keeps committed rows. It reads lines: `stop fast` (as an administrator does)
+# and `stop immediate` (as a crash does) answer `stopped`, `start` answers `ready URI` again, with the data and the port
+# there were; it ends, too, with its stdin. TEMPLATE is the DIR of another one that is stopped: it begins as a copy of that.
 set -euo pipefail
 cd_from=$PWD
 cd "$(dirname "$0")"
@@ -13,8 +18,15 @@ cd "$cd_from"
 READY_SECONDS=60       # 1 s on an idle machine
 USER_NAME=postgres     # Postgres refuses to run as root; Debian's package brings this user along
 
-if [ $# != 2 ] || [ "$1" != run ]; then die "usage: postgres.sh run DIR"; fi
-dir=$2
+usage='usage: postgres.sh run DIR | obey DIR [TEMPLATE]'
+settings=(-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=400 -c shared_buffers=128MB)
+case "${1:-} $#" in
+  'run 2') ;;
+  'obey 2' | 'obey 3') settings=(-c fsync=on -c synchronous_commit=on -c full_page_writes=on -c max_connections=100 -c shared_buffers=32MB) ;;
+  *) die "$usage" ;;
+esac
+mode=$1 dir=$2 template=${3:-}
+[ -z "$template" ] || template=$(cd "$template" && pwd)
 starter=${TESTBED_PARENT:-$PPID}
 ! starter_gone || die "process $starter, which is said to have started this one, is gone"
 
@@ -38,23 +50,64 @@ trap 'exit 1' PIPE                                          # nobody reads `read
 cd "$dir"
 [ "$(id -u)" != 0 ] || chown "$USER_NAME": "$dir"
 
-password=$(openssl rand -hex 16)
-(umask 077; echo "$password" >password)
-[ "$(id -u)" != 0 ] || chown "$USER_NAME": password
-"${as_user[@]}" "$bin/initdb" -D data -U chronos -A scram-sha-256 --pwfile=password -E UTF8 --no-locale --no-sync >initdb.log 2>&1 ||
-  { cat initdb.log >&2; die "initdb failed"; }
+if [ -n "$template" ]; then
+  cp -a "$template/data" "$template/password" .
+else
+  (umask 077; openssl rand -hex 16 >password)
+  [ "$(id -u)" != 0 ] || chown "$USER_NAME": password
+  # Small segments of the log: a copy of a template is mostly log otherwise.
+  "${as_user[@]}" "$bin/initdb" -D data -U chronos -A scram-sha-256 --pwfile=password -E UTF8 --no-locale --no-sync --wal-segsize=1 \
+    >initdb.log 2>&1 || { cat initdb.log >&2; die "initdb failed"; }
+fi
+password=$(<password)
 
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-start postgres "${as_user[@]}" "$bin/postgres" -D "$dir/data" -c listen_addresses=127.0.0.1 -c port="$port" -c unix_socket_directories= \
-  -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=400 -c shared_buffers=128MB
-deadline=$((SECONDS + READY_SECONDS))
-until "$bin/pg_isready" -q -h 127.0.0.1 -p "$port"; do
-  if gone "$postgres_pid" || [ "$SECONDS" -ge "$deadline" ]; then tail -n 15 postgres.log >&2; die "Postgres did not start"; fi
-  pause 0.05
-done
-echo "ready postgres://chronos:$password@127.0.0.1:$port"
+# Below the ports that the kernel gives to outgoing connections, or one of those could sit on ours while we are stopped.
+port=$(python3 -c '
+import random, socket
+while True:
+    port = random.randrange(12000, 32000)
+    try:
+        socket.socket().bind(("127.0.0.1", port))
+    except OSError:
+        continue
+    print(port)
+    break')
 
+serve() { # until it takes connections; then says so
+  local deadline=$((SECONDS + READY_SECONDS))
+  start postgres "${as_user[@]}" "$bin/postgres" -D "$dir/data" -c listen_addresses=127.0.0.1 -c port="$port" \
+    -c unix_socket_directories= "${settings[@]}"
+  until "$bin/pg_isready" -q -h 127.0.0.1 -p "$port"; do
+    if gone "$postgres_pid" || [ "$SECONDS" -ge "$deadline" ]; then tail -n 15 postgres.log >&2; die "Postgres did not start"; fi
+    pause 0.05
+  done
+  echo "ready postgres://chronos:$password@127.0.0.1:$port"
+}
+
+halt() { # SIGNAL: and waits until it is gone
+  kill "-$1" "$postgres_pid"
+  wait "$postgres_pid" || true
+  postgres_pid=''
+  echo stopped
+}
+
+obey() { # WORDS
+  case "${postgres_pid:+runs }$1" in
+    'runs stop fast') halt INT ;;
+    'runs stop immediate') halt QUIT ;;
+    start) serve ;;
+    *) die "cannot obey '$1'" ;;
+  esac
+}
+
+serve
 until starter_gone; do
-  ! gone "$postgres_pid" || { tail -n 15 postgres.log >&2; die "Postgres died"; }
-  pause 0.2
+  [ -z "$postgres_pid" ] || ! gone "$postgres_pid" || { tail -n 15 postgres.log >&2; die "Postgres died"; }
+  if [ "$mode" = run ]; then
+    pause 0.2
+  elif read -r -t 0.2 words; then
+    obey "$words"
+  elif [ $? -le 128 ]; then                                 # not for want of time: the end
+    exit 0
+  fi
 done

@@ -12,8 +12,8 @@ RUST_WANTED=1.95
 
 packages() { # GROUP: its Debian packages
   case $1 in
-    test) echo bash ca-certificates curl diffutils findutils gcc git iproute2 jq libc6-dev make openssl postgresql procps \
-      python3 python3-venv shellcheck util-linux ;;
+    test) echo bash ca-certificates curl diffutils faketime findutils gcc git iproute2 jq libc6-dev make openssl postgresql \
+      procps python3 python3-venv shellcheck util-linux ;;
     # iptables: the CNI plugin that masquerades the pods' addresses calls it.
     cluster) echo containerd containernetworking-plugins iptables nftables runc umoci ;;
     fuzz) echo g++ ;;                                      # libFuzzer is C++

@@ -6,7 +6,10 @@ use tracing::warn;
 
 use super::{Dispatcher, desk::Landed, settle::Finished};
 use crate::{
-    domain::{occurrence, trace::Trace},
+    domain::{
+        occurrence::{self, Next},
+        trace::Trace,
+    },
     store::claims::{Attempt, Claim, Settlement},
     telemetry::{chain, metrics, traces::Span},
 };
@@ -76,7 +79,11 @@ impl Dispatcher {
             http_status: answer.http_status(),
             error: answer.error().to_owned(),
         };
-        let settled = occurrence::next(&claim.occurrence(), &answer, &self.ladder, now, rand::random());
+        let mut settled = occurrence::next(&claim.occurrence(), &answer, &self.ladder, now, rand::random());
+        if let Next::Retry { at, .. } = &mut settled.next {
+            // Behind the truth by no more than the claim took on its way: a receiver that asked for time is given all of it.
+            *at += answered_at.duration_since(asked_at);
+        }
         let settlement = Settlement::answered(&claim, settled, now, attempt);
         // In the past: at once.
         let wanted_at = settlement.wanted_at().map(|at| ended + (at - now).to_std().unwrap_or_default());

@@ -8,6 +8,9 @@ mod cli;
 mod controller;
 mod dev;
 mod dispatch;
+mod faults;
+#[path = "../gauntlet/mod.rs"]
+mod gauntlet;
 mod http;
 mod parsers;
 mod router;

@@ -1,6 +1,6 @@
 //! One owner's crowd does not keep the others waiting.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use chronos::domain::access::Did;
 use sqlx::PgConnection;
@@ -74,9 +74,18 @@ async fn what_an_owner_has_in_flight_never_passes_the_cap() {
     let mut db = world.database.connect().await;
     crowd(&mut db, &ann(), 40).await;
     crowd(&mut db, &bob(), 40).await;
-    world.sink.reply((0..80).map(|_| Reply::Slow(20)));
+    world.sink.reply((0..80).map(|_| Reply::Slow(Duration::from_millis(20))));
     let few = [("CHRONOS_OWNER_CONCURRENCY", "3")];
     let _dispatcher = world.chronosd_with("dispatch", &few).await;
     world.sink.wakes(80).await;
-    assert!(world.sink.most_at_once() <= 6, "{}", world.sink.most_at_once());
+    let answered = eventually("all are answered", || async {
+        let received = world.sink.received();
+        let spans: Option<Vec<_>> =
+            received.iter().map(|wake| Some((wake.arrived_at, wake.reaction.as_ref()?.1))).collect();
+        spans
+    })
+    .await;
+    let open_at = |instant| answered.iter().filter(|(from, until)| *from <= instant && instant < *until).count();
+    let most = answered.iter().map(|(from, _)| open_at(*from)).max();
+    assert!(most <= Some(6), "{most:?} at once");
 }

@@ -5,11 +5,13 @@ use chronos::{domain::alarm::Draft, store::alarms::Alarm};
 use serde_json::Value;
 
 use super::QUICK;
-use crate::support::{
-    Database, Reply, World,
-    alarms::{ann, create, draft, every_minute, execute, in_an_hour, read},
-    eventually,
-    sink::Received,
+use crate::{
+    gauntlet::sink::Received,
+    support::{
+        Database, Reply, World,
+        alarms::{ann, create, draft, every_minute, execute, in_an_hour, read},
+        eventually,
+    },
 };
 
 /// As if nobody had looked for so many minutes. What is due is then as many slots, or one more if a minute began meanwhile.

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -20,6 +21,8 @@ pub struct Daemon {
     child: Child,
     pub api: Option<SocketAddr>,
     pub probes: SocketAddr,
+    /// When it began to listen, by its own clock.
+    pub listening_since: DateTime<Utc>,
     logs: JoinHandle<()>,
 }
 
@@ -75,18 +78,20 @@ impl Daemon {
                 let entry: Value = serde_json::from_str(&line).unwrap_or_default();
                 let address = |name: &str| entry[name].as_str().and_then(|text| text.parse().ok());
                 if let Some(probes) = address("probes") {
-                    return (address("api"), probes);
+                    let since = entry["timestamp"].as_str().and_then(|text| text.parse().ok());
+                    return (address("api"), probes, since.expect("a line says when it was written"));
                 }
             }
             panic!("chronosd ended before it listened; its words are above");
         };
-        let (api, probes) = tokio::time::timeout(PATIENCE, listening).await.expect("chronosd listens in time");
+        let (api, probes, listening_since) =
+            tokio::time::timeout(PATIENCE, listening).await.expect("chronosd listens in time");
         let logs = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 eprintln!("chronosd: {line}");
             }
         });
-        Self { child, api, probes, logs }
+        Self { child, api, probes, listening_since, logs }
     }
 
     /// Status and words of `/readyz`.
@@ -100,9 +105,20 @@ impl Daemon {
         format!("http://{}", self.api.expect("role api runs"))
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
+    /// What the kernel says it is doing: R, S, D, T (stopped), Z.
+    pub fn state(&self) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
+        // Behind its name, which may hold anything.
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).expect("the kernel says so")
+    }
+
     /// Asks it to stop, as Kubernetes does, and waits for it.
     pub async fn terminate(mut self) -> ExitStatus {
-        let pid = self.child.id().expect("it runs").to_string();
+        let pid = self.pid().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().await.expect("kill runs");
         tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it stops in time").expect("it is ours")
     }

@@ -1,7 +1,7 @@
 //! The world a test runs in. No assertions here.
 //!
 //! One Postgres server and one API server serve the whole run; they end with this process however it ends ([`server`]).
-//! Each [`World`] has a database of its own, copied from a migrated template, and a [`sink::Sink`] that plays the router.
+//! Each [`World`] has a database of its own, copied from a migrated template, and a [`Sink`] that plays the router.
 //! `chronosd` runs as the real binary ([`daemon`]), killed when its handle is dropped, also by a panicking test.
 
 pub mod agent;
@@ -13,7 +13,6 @@ pub mod database;
 pub mod proxy;
 pub mod raw;
 pub mod server;
-pub mod sink;
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -24,7 +23,8 @@ pub use cluster::Namespace;
 pub use daemon::Daemon;
 pub use database::Database;
 pub use proxy::Proxy;
-pub use sink::{Reply, Sink};
+
+pub use crate::gauntlet::sink::{Reply, Sink};
 
 /// Bearer of the facade in every test.
 pub const TOKEN: &str = "transport-token-of-the-tests-0001";

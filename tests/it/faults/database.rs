@@ -1,0 +1,129 @@
+//! Postgres goes away, comes back, and hangs up.
+
+use std::{collections::HashSet, time::Duration};
+
+use chrono::TimeDelta;
+use uuid::Uuid;
+
+use super::{QUICK, SWIFT, all, each_was_woken, every_promise_was_kept};
+use crate::{
+    gauntlet::{Gauntlet, driver::NOW, postgres::Stop, sink::Reply},
+    support::eventually,
+};
+
+/// How long Postgres stays away under held wakes: the promise itself.
+const AWAY: Duration = Duration::from_secs(20);
+/// Longer than a restart takes on a busy machine; shorter than a test's patience, for the rare claim whose answer was cut
+/// off: nobody but the lease knows of that one.
+const LEASE: &[(&str, &str)] = &[("CHRONOS_WAKE_TIMEOUT_SECONDS", "10"), ("CHRONOS_LEASE_SECONDS", "20")];
+
+#[tokio::test]
+async fn wakes_held_by_the_router_while_postgres_is_away_for_20_seconds_are_neither_released_nor_repeated() {
+    const WAKES: usize = 40;
+    let gauntlet = Gauntlet::open().await;
+    let (first, second) = tokio::join!(gauntlet.replica("first", SWIFT), gauntlet.replica("second", SWIFT));
+    gauntlet.sink().reply((0..WAKES).map(|_| Reply::Hold));
+    let alarms = gauntlet.driver.many(WAKES, NOW).await;
+    gauntlet.sink().wakes(WAKES).await;
+    let tokens = tokens(&gauntlet).await;
+
+    let away = gauntlet.nemesis.stop_database(&gauntlet.postgres, Stop::Fast).await;
+    // Half of the answers come while there is nobody to write them down.
+    gauntlet.sink().release_some(WAKES / 2);
+    tokio::time::sleep(AWAY).await;
+    let away = gauntlet.nemesis.start_database(&gauntlet.postgres, away).await;
+    assert!(away.ended_at.unwrap() - away.began_at >= TimeDelta::from_std(AWAY).unwrap());
+    // Time enough to take each other for dead, if they ever would.
+    beats_pass(&gauntlet, 5).await;
+    gauntlet.sink().release();
+    gauntlet.settled(&alarms, "fired").await;
+
+    each_was_woken(&gauntlet, &alarms, 1);
+    let recorded: Vec<(Uuid, String)> =
+        sqlx::query_as("SELECT claim_token, outcome FROM attempts").fetch_all(&gauntlet.database).await.unwrap();
+    assert!(recorded.iter().all(|(_, outcome)| outcome == "delivered"), "{recorded:?}");
+    assert_eq!((recorded.len(), tokens.len()), (WAKES, WAKES));
+    assert_eq!(recorded.into_iter().map(|(token, _)| token).collect::<HashSet<_>>(), tokens, "under the first claims");
+    every_promise_was_kept(gauntlet, [first, second]).await;
+}
+
+async fn tokens(gauntlet: &Gauntlet) -> HashSet<Uuid> {
+    let query = sqlx::query_scalar("SELECT claim_token FROM alarms WHERE claim_token IS NOT NULL");
+    query.fetch_all(&gauntlet.database).await.unwrap().into_iter().collect()
+}
+
+/// Waits until every dispatcher has beaten this often from now on.
+async fn beats_pass(gauntlet: &Gauntlet, count: i64) {
+    let least = || async {
+        let query = sqlx::query_scalar("SELECT coalesce(min(beats), 0) FROM dispatchers");
+        query.fetch_one(&gauntlet.database).await.unwrap()
+    };
+    let before: i64 = least().await;
+    eventually("the dispatchers beat", || async { (least().await >= before + count).then_some(()) }).await;
+}
+
+#[tokio::test]
+async fn postgres_restarted_under_load_loses_and_repeats_nothing() {
+    nothing_is_lost_or_repeated_by(Stop::Fast).await;
+}
+
+#[tokio::test]
+async fn postgres_crashed_under_load_loses_and_repeats_nothing() {
+    nothing_is_lost_or_repeated_by(Stop::Immediate).await;
+}
+
+async fn nothing_is_lost_or_repeated_by(how: Stop) {
+    let gauntlet = Gauntlet::open().await;
+    // In flight for a while: claims, deliveries and settles are all under way at any time.
+    gauntlet.sink().always(Reply::Slow(Duration::from_millis(100)));
+    let settings = all(&[LEASE, QUICK]);
+    let (first, second) = tokio::join!(gauntlet.replica("first", &settings), gauntlet.replica("second", &settings));
+    let mut alarms = Vec::new();
+    for due_in in [0, 1, 2, 3] {
+        alarms.extend(gauntlet.driver.many(50, Duration::from_secs(due_in)).await);
+    }
+    for wakes in [20, 100] {
+        gauntlet.sink().wakes(wakes).await;
+        let away = gauntlet.nemesis.stop_database(&gauntlet.postgres, how).await;
+        gauntlet.nemesis.start_database(&gauntlet.postgres, away).await;
+    }
+    gauntlet.settled(&alarms, "fired").await;
+    each_was_woken(&gauntlet, &alarms, 1);
+    every_promise_was_kept(gauntlet, [first, second]).await;
+}
+
+#[tokio::test]
+async fn connections_cut_again_and_again_lose_and_repeat_nothing() {
+    let gauntlet = Gauntlet::open().await;
+    gauntlet.sink().always(Reply::Slow(Duration::from_millis(20)));
+    let settings = all(&[LEASE, QUICK]);
+    let (first, second) = tokio::join!(gauntlet.replica("first", &settings), gauntlet.replica("second", &settings));
+    let alarms = gauntlet.driver.many(200, NOW).await;
+    for wakes in [20, 50, 80, 110, 140, 170] {
+        gauntlet.sink().wakes(wakes).await;
+        gauntlet.nemesis.cut_connections(&gauntlet.database).await;
+    }
+    gauntlet.settled(&alarms, "fired").await;
+    each_was_woken(&gauntlet, &alarms, 1);
+    every_promise_was_kept(gauntlet, [first, second]).await;
+}
+
+#[tokio::test]
+async fn a_settle_whose_connection_was_cut_is_written_by_the_next_try() {
+    let gauntlet = Gauntlet::open().await;
+    let replica = gauntlet.replica("first", LEASE).await;
+    gauntlet.sink().reply([Reply::Hold]);
+    let alarm = gauntlet.driver.once("a", NOW).await;
+    gauntlet.sink().wakes(1).await;
+    let mut lock = gauntlet.database.begin().await.unwrap();
+    sqlx::query("SELECT FROM alarms WHERE id = $1 FOR UPDATE").bind(alarm).execute(&mut *lock).await.unwrap();
+    gauntlet.sink().release();
+    for _ in 0..2 {
+        gauntlet.blocked().await;
+        gauntlet.nemesis.cut_connections(&gauntlet.database).await;
+    }
+    lock.rollback().await.unwrap();
+    gauntlet.settled(&[alarm], "fired").await;
+    assert_eq!(gauntlet.tries(alarm).await, [(1, "delivered".to_owned(), Some(202))]);
+    every_promise_was_kept(gauntlet, [replica]).await;
+}

@@ -20,6 +20,7 @@
 //! | [`http`] | the agents' door |
 //! | [`dispatch`] | store → router: claim, deliver, settle |
 //! | [`router`] | client of the downstream router |
+//! | [`leader`] | election over a Kubernetes Lease: which replica claims, which one is the controller |
 //! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs and probes |
 //! | [`run`] | the composition root |
 //! | [`dev`] | everything on one machine, with nothing configured |
@@ -34,6 +35,7 @@ pub mod dev;
 pub mod dispatch;
 pub mod domain;
 pub mod http;
+pub mod leader;
 pub mod router;
 pub mod run;
 pub mod store;

@@ -3,7 +3,11 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicBool},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,6 +17,7 @@ use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     task::JoinSet,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -20,14 +25,15 @@ use uuid::Uuid;
 
 use crate::{
     clock,
-    config::{self, Config},
+    config::{self, Config, DispatchMode},
     controller::Controller,
-    dispatch::{Dispatcher, Limits},
+    dispatch::{Dispatcher, Limits, MayClaim},
     domain::ids::WorkerId,
     http,
+    leader::{self, Election, Leadership, Standing},
     router::Router,
     store::Store,
-    telemetry::probes,
+    telemetry::{chain, probes},
 };
 
 /// Connections of the controller: its reconciles, and one that hears hints.
@@ -37,10 +43,16 @@ const PROBE_POOL: u32 = 1;
 /// After the grace period for deliveries everything else has this long.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// The Leases: who claims what is due, and who is the controller.
+const DISPATCH_LEASE: &str = "chronos-dispatch";
+const CONTROLLER_LEASE: &str = "chronos-controller";
+/// How long a controller that must stop may finish what it is at: after that another may lead.
+const HANDOVER: Duration = leader::LEASE.saturating_sub(leader::RENEW_DEADLINE);
+
 /// Where the cluster is.
 #[derive(Clone, Debug)]
 pub enum Cluster {
-    /// Role controller is off.
+    /// There is none, whatever the environment says.
     None,
     /// In-cluster credentials, or an explicit KUBECONFIG. The home kubeconfig is never used silently: it may point at
     /// anything.
@@ -87,7 +99,38 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
         tasks.spawn(async move { ("api", serving.await.context("serving the facade")) });
     }
 
+    // One name for this process in Leases and in the attempts it makes.
+    let process = Uuid::new_v4();
+    let elect_dispatch = config.dispatch.as_ref().is_some_and(|dispatch| dispatch.mode == DispatchMode::Leader);
+    let client = match (config.roles.controller, elect_dispatch) {
+        (true, _) => Some(client(&cluster).await?),
+        (false, true) => find_client(&cluster).await?,
+        (false, false) => None,
+    };
+    let elections = client.clone().map(|client| {
+        let namespace = config.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+        let (identity, clock) = (leader::identity(process), Arc::clone(&clock));
+        move |lease| Election::new(client.clone(), &namespace, lease, identity.clone(), Arc::clone(&clock))
+    });
+
     if let Some(dispatch) = config.dispatch {
+        let may_claim: MayClaim = match elections.as_ref().filter(|_| elect_dispatch) {
+            None => {
+                info!("this replica delivers whatever others do: no election, or no cluster to hold it in");
+                Arc::new(|| true)
+            }
+            Some(elect) => {
+                let election = elect(DISPATCH_LEASE);
+                let leadership = election.leadership();
+                // Given back at once when told to stop: claiming stops then, too, and what is in flight needs no Lease.
+                let stop = stop.clone();
+                tasks.spawn(async move {
+                    election.run(stop).await;
+                    ("election of the dispatcher", Ok(()))
+                });
+                Arc::new(move || leadership.may_claim())
+            }
+        };
         let store = Store::connect(database, "dispatch", database.dispatch_pool).await?;
         let router = Router::new(dispatch.wake_url, &dispatch.wake_token, dispatch.wake_timeout)?;
         let limits = Limits {
@@ -98,27 +141,37 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
             concurrency: dispatch.concurrency,
             shutdown: config.shutdown,
         };
-        let worker = WorkerId::from_uuid(Uuid::new_v4());
+        let worker = WorkerId::from_uuid(process);
         let dispatcher = Dispatcher::new(store, router, dispatch.ladder, limits, worker);
         let stop = stop.clone();
         tasks.spawn(async move {
-            dispatcher.run(stop).await;
+            dispatcher.run(may_claim, stop).await;
             ("dispatch", Ok(()))
         });
     }
 
-    if config.roles.controller {
+    if let (true, Some(client), Some(elect)) = (config.roles.controller, client, elections) {
         let controller = Controller {
-            client: client(&cluster).await?,
+            client,
             store: Store::connect(database, "controller", CONTROLLER_POOL).await?,
             clock,
             namespaces: config.controller.namespaces,
             max_failures: config.max_failures,
             ready,
         };
+        let election = elect(CONTROLLER_LEASE);
+        let leadership = election.leadership();
+        // Given back only after the controller has ended, however it ends.
+        let ended = CancellationToken::new();
+        let end = ended.clone().drop_guard();
+        tasks.spawn(async move {
+            election.run(ended).await;
+            ("election of the controller", Ok(()))
+        });
         let stop = stop.clone();
         tasks.spawn(async move {
-            controller.run(stop).await;
+            while_leading(controller, leadership, stop).await;
+            drop(end);
             ("controller", Ok(()))
         });
     }
@@ -151,15 +204,53 @@ impl Running {
     }
 }
 
+/// Runs the controller whenever this replica leads, until told to stop. Ready is a follower, and a leader that has listed
+/// its resources.
+async fn while_leading(controller: Controller, mut leadership: Leadership, stop: CancellationToken) {
+    loop {
+        match leadership.standing() {
+            Standing::Leading { until } if Instant::now() < until => {
+                controller.ready.store(false, Ordering::Relaxed);
+                let term = stop.child_token();
+                let mut work = pin!(controller.clone().run(term.clone()));
+                tokio::select! {
+                    () = &mut work => return,
+                    () = stop.cancelled() => {}
+                    () = leadership.lost() => term.cancel(),
+                }
+                if tokio::time::timeout(HANDOVER, work).await.is_err() {
+                    warn!("the controller is cut short: it did not end within {HANDOVER:?}");
+                }
+                info!("the controller rests");
+            }
+            Standing::Following { .. } => controller.ready.store(true, Ordering::Relaxed),
+            Standing::Leading { .. } | Standing::Undecided | Standing::Unreachable => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = leadership.changed() => {}
+        }
+    }
+}
+
 async fn listen(listen: &config::Listen, port: u16, variable: &str) -> anyhow::Result<TcpListener> {
     let address = SocketAddr::new(listen.bind, port);
     let flag = config::flag(variable);
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({variable}, --{flag})"))
 }
 
-/// A client of the API server.
+/// A client of the API server, for those who cannot do without.
 pub async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
+    find_client(cluster).await?.context(
+        "role controller needs a cluster: run inside one, set KUBECONFIG or --kubeconfig, \
+         or leave controller out of --roles",
+    )
+}
+
+/// A client of the API server, if there is one. What was named and cannot be used is an error.
+async fn find_client(cluster: &Cluster) -> anyhow::Result<Option<Client>> {
     let config = match cluster {
+        Cluster::None => return Ok(None),
         Cluster::Kubeconfig(path) => {
             let kubeconfig =
                 Kubeconfig::read_from(path).with_context(|| format!("reading the kubeconfig {}", path.display()))?;
@@ -170,10 +261,15 @@ pub async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
                 .await
                 .context("reading the file in KUBECONFIG")?
         }
-        Cluster::Environment | Cluster::None => kube::Config::incluster().context(
-            "role controller needs a cluster: run inside one, set KUBECONFIG or --kubeconfig, \
-             or leave controller out of --roles",
-        )?,
+        Cluster::Environment => match kube::Config::incluster() {
+            Ok(config) => config,
+            Err(error) => {
+                if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+                    warn!(error = %chain(&error), "this is a pod, but the cluster's credentials are not mounted");
+                }
+                return Ok(None);
+            }
+        },
     };
-    Ok(Client::try_from(config)?)
+    Ok(Some(Client::try_from(config)?))
 }

@@ -33,6 +33,8 @@ pub struct Config {
     pub api: Option<Api>,
     pub dispatch: Option<Dispatch>,
     pub controller: Controller,
+    /// Where the Leases live; `None`: where the cluster's credentials say.
+    pub namespace: Option<String>,
     /// Retries of an alarm that does not say otherwise, whichever door it came through.
     pub max_failures: u32,
     /// How long a stop waits for what is in flight.
@@ -70,9 +72,19 @@ pub struct Dispatch {
     pub wake_timeout: Duration,
     pub tick: Duration,
     pub lease: Duration,
+    pub mode: DispatchMode,
     pub batch: usize,
     pub concurrency: usize,
     pub ladder: Ladder,
+}
+
+/// Which replicas of a cluster claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DispatchMode {
+    /// The one that holds the Lease.
+    Leader,
+    /// All.
+    Active,
 }
 
 #[derive(Clone, Debug)]

@@ -45,6 +45,9 @@ pub enum Error {
     Look(#[from] store::Error),
 }
 
+/// Asked before every look: whether this replica claims, or leaves it to the one that was elected.
+pub type MayClaim = Arc<dyn Fn() -> bool + Send + Sync>;
+
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub tick: Duration,
@@ -95,9 +98,13 @@ impl Dispatcher {
     }
 
     /// Looks, delivers and waits until told to stop; then finishes what is in flight.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn run(self: Arc<Self>, may_claim: MayClaim, stop: CancellationToken) {
         let mut flights = Flights::default();
         while !stop.is_cancelled() {
+            if !may_claim() {
+                self.wait(self.limits.tick, &mut flights, &stop).await;
+                continue;
+            }
             let wait = match self.run_once(&mut flights).await {
                 Ok(look) => look.wait,
                 Err(error) => {

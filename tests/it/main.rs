@@ -9,6 +9,7 @@ mod controller;
 mod dev;
 mod dispatch;
 mod http;
+mod leader;
 mod parsers;
 mod router;
 mod store;

@@ -3,6 +3,7 @@
 use std::{
     net::SocketAddr,
     process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -12,6 +13,7 @@ use tokio::{
     process::{Child, Command},
     task::JoinHandle,
 };
+use uuid::Uuid;
 
 use super::{AGENT_AUTH_SECRET, PATIENCE, TOKEN, WAKE_TOKEN, World, eventually, with_tls};
 
@@ -20,15 +22,19 @@ pub struct Daemon {
     child: Child,
     pub api: Option<SocketAddr>,
     pub probes: SocketAddr,
+    said: Arc<Mutex<Vec<String>>>,
     logs: JoinHandle<()>,
 }
+
+/// Where a process would find a cluster that the test did not give it.
+const CLUSTER: &[&str] = &["KUBECONFIG", "KUBERNETES_SERVICE_HOST"];
 
 /// The binary, with the environment of the tests and nothing else of the caller's that could reach it.
 pub fn command(settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new("setpriv");
     // Killed with the test run, too, however that ends.
     command.args(["--pdeathsig=KILL", "--", env!("CARGO_BIN_EXE_chronosd")]);
-    let ours = std::env::vars().filter(|(name, _)| name.starts_with("CHRONOS_") || name == "KUBECONFIG");
+    let ours = std::env::vars().filter(|(name, _)| name.starts_with("CHRONOS_") || CLUSTER.contains(&name.as_str()));
     for (name, _) in ours {
         command.env_remove(name);
     }
@@ -69,9 +75,15 @@ impl Daemon {
             .spawn()
             .expect("chronosd starts");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
+        let hear = move |line: &str| {
+            eprintln!("chronosd: {line}");
+            heard.lock().unwrap().push(line.to_owned());
+        };
         let listening = async {
             while let Some(line) = lines.next_line().await.expect("stderr is text") {
-                eprintln!("chronosd: {line}");
+                hear(&line);
                 let entry: Value = serde_json::from_str(&line).unwrap_or_default();
                 let address = |name: &str| entry[name].as_str().and_then(|text| text.parse().ok());
                 if let Some(probes) = address("probes") {
@@ -83,10 +95,10 @@ impl Daemon {
         let (api, probes) = tokio::time::timeout(PATIENCE, listening).await.expect("chronosd listens in time");
         let logs = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                eprintln!("chronosd: {line}");
+                hear(&line);
             }
         });
-        Self { child, api, probes, logs }
+        Self { child, api, probes, said, logs }
     }
 
     /// Status and words of `/readyz`.
@@ -100,10 +112,28 @@ impl Daemon {
         format!("http://{}", self.api.expect("role api runs"))
     }
 
+    /// How often it has logged a line with this text.
+    pub fn said(&self, text: &str) -> usize {
+        self.said.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+    }
+
+    /// The id by which it goes in a Lease, once it has told what it is there.
+    pub fn identity(&self, lease: &str) -> Option<Uuid> {
+        let lines = self.said.lock().unwrap();
+        let told = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut told = told.filter(|entry| entry["lease"] == lease);
+        told.find_map(|entry| entry["identity"].as_str()?.rsplit_once('_')?.1.parse().ok())
+    }
+
+    /// Freezes it (`STOP`), wakes it up (`CONT`).
+    pub async fn signal(&self, signal: &str) {
+        let pid = self.child.id().expect("it runs").to_string();
+        Command::new("kill").args(["-s", signal, &pid]).status().await.expect("kill runs");
+    }
+
     /// Asks it to stop, as Kubernetes does, and waits for it.
     pub async fn terminate(mut self) -> ExitStatus {
-        let pid = self.child.id().expect("it runs").to_string();
-        Command::new("kill").args(["-TERM", &pid]).status().await.expect("kill runs");
+        self.signal("TERM").await;
         tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it stops in time").expect("it is ours")
     }
 

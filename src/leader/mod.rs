@@ -321,16 +321,13 @@ impl Election {
         if before.word() == standing.word() {
             return;
         }
-        let (lease, identity) = (self.name, &self.identity);
+        let (lease, identity, path) = (self.name, &self.identity, self.path());
         match standing {
-            Standing::Leading { .. } => info!(lease, identity, "leads by Lease {lease}"),
-            Standing::Following { holder } => info!(lease, identity, holder, "follows {holder} by Lease {lease}"),
-            Standing::Undecided => info!(lease, identity, "no longer leads by Lease {lease}"),
+            Standing::Leading { .. } => info!(lease, identity, "leads by Lease {path}"),
+            Standing::Following { holder } => info!(lease, identity, holder, "follows {holder} by Lease {path}"),
+            Standing::Undecided => info!(lease, identity, "no longer leads by Lease {path}"),
             Standing::Unreachable => {
-                warn!(
-                    lease,
-                    identity, "Lease {lease} has not been reached for {PATIENCE:?}: going on without election"
-                );
+                warn!(lease, identity, "Lease {path}: not reached for {PATIENCE:?}, going on without election");
             }
         }
     }

@@ -163,6 +163,7 @@ async fn a_leader_that_was_frozen_past_its_lease_wakes_up_deposed_and_may_lead_a
     stage.world.sink.wakes(before + ROOM).await;
     first.signal("CONT").await;
     eventually("it is deposed", || async { (first.said("\"follows ") >= 2).then_some(()) }).await;
+    eventually("its controller ends", || async { (first.said("the controller rests") == 1).then_some(()) }).await;
     stage.world.sink.release();
     assert_eq!(stage.workers(&ids).await, BTreeSet::from([follows]));
     assert_eq!(first.readiness().await.0, 200, "a follower is ready");
@@ -256,7 +257,7 @@ async fn a_lease_that_somebody_deleted_is_made_again_by_its_leader() {
     let [(first, leads), (_second, _)] = stage.leader_and_follower("dispatch", DISPATCH).await;
     stage.namespace.leases().delete(DISPATCH, &DeleteParams::default()).await.unwrap();
     assert_eq!(stage.held(DISPATCH, |_| true).await, leads);
-    assert_eq!(first.said("no longer leads"), 0);
+    assert_eq!((first.said("no longer leads"), first.said("\"follows ")), (0, 0));
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ pub struct Namespace {
 }
 
 /// A kubeconfig of a test's own.
-pub struct Kubeconfigured {
+pub struct OwnKubeconfig {
     pub path: PathBuf,
     _folder: TempDir,
 }
@@ -65,21 +65,21 @@ impl Namespace {
     }
 
     /// A kubeconfig, in a folder that lives as long as the handle, that goes through `address`.
-    pub fn kubeconfig_through(&self, address: SocketAddr) -> Kubeconfigured {
+    pub fn kubeconfig_through(&self, address: SocketAddr) -> OwnKubeconfig {
         self.rewritten(|text| text.replace(&self.server(), &address.to_string()))
     }
 
     /// One of somebody who may do what RBAC lets this user do, which is nothing unless a test grants it.
-    pub fn kubeconfig_as(&self, user: &str) -> Kubeconfigured {
+    pub fn kubeconfig_as(&self, user: &str) -> OwnKubeconfig {
         self.rewritten(|text| text.replace("user: {token: ", &format!("user: {{as: {user}, token: ")))
     }
 
-    fn rewritten(&self, rewrite: impl Fn(&str) -> String) -> Kubeconfigured {
+    fn rewritten(&self, rewrite: impl Fn(&str) -> String) -> OwnKubeconfig {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kubeconfig");
         let text = std::fs::read_to_string(&self.kubeconfig).expect("the test bed wrote it");
         std::fs::write(&path, rewrite(&text)).expect("a kubeconfig is written");
-        Kubeconfigured { path, _folder: folder }
+        OwnKubeconfig { path, _folder: folder }
     }
 
     pub fn leases(&self) -> Api<Lease> {

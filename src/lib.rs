@@ -22,6 +22,7 @@
 //! | [`router`] | client of the downstream router |
 //! | [`upkeep`] | what somebody has to do now and then: partitions, retention, zone rules, gauges |
 //! | [`config`], [`clock`], [`telemetry`] | settings, the machine's clock, logs, probes, metrics and traces |
+//! | [`leader`] | election over a Kubernetes Lease: which replica claims, which one is the controller |
 //! | [`run`] | the composition root |
 //! | [`dev`] | everything on one machine, with nothing configured |
 //! | [`cli`] | the commands |
@@ -35,6 +36,7 @@ pub mod dev;
 pub mod dispatch;
 pub mod domain;
 pub mod http;
+pub mod leader;
 pub mod router;
 pub mod run;
 pub mod store;

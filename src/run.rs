@@ -3,7 +3,11 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicBool},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,21 +17,23 @@ use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     task::JoinSet,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 
 use crate::{
-    clock,
-    config::{self, Config},
+    clock::{self, Clock},
+    config::{self, Config, DispatchMode},
     controller::Controller,
-    dispatch::{Dispatcher, Limits, Parts},
+    dispatch::{Dispatcher, Gate, Limits, Parts},
     domain::ids::WorkerId,
     http,
+    leader::{self, Election, Leadership, Standing},
     router::Router,
     store::Store,
-    telemetry::{metrics, probes, traces},
+    telemetry::{chain, metrics, probes, traces},
     upkeep::{Retention, Upkeep},
 };
 
@@ -38,10 +44,16 @@ const PROBE_POOL: u32 = 1;
 /// After the grace period for deliveries everything else has this long.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// The Leases: who claims what is due, and who is the controller.
+const DISPATCH_LEASE: &str = "chronos-dispatch";
+const CONTROLLER_LEASE: &str = "chronos-controller";
+/// How long a controller that must stop may finish what it is at: after that another may lead.
+const HANDOVER: Duration = leader::LEASE.saturating_sub(leader::RENEW_DEADLINE);
+
 /// Where the cluster is.
 #[derive(Clone, Debug)]
 pub enum Cluster {
-    /// Role controller is off.
+    /// There is none, whatever the environment says.
     None,
     /// In-cluster credentials, or an explicit KUBECONFIG. The home kubeconfig is never used silently: it may point at
     /// anything.
@@ -64,45 +76,101 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    let stop = CancellationToken::new();
-    let mut tasks = JoinSet::new();
-    let clock = clock::system();
     let database = &config.database;
     let traces = config.collector.as_ref().map(traces::start).transpose()?;
+    let mut process = Process {
+        tasks: JoinSet::new(),
+        stop: CancellationToken::new(),
+        pools: probes::Pools::default(),
+        clock: clock::system(),
+        id: Uuid::new_v4(),
+    };
 
     let watcher = Store::connect(database, "probes", PROBE_POOL).await?;
     watcher.check_schema().await?;
     let ready = Arc::new(AtomicBool::new(!config.roles.controller));
-
     let listener = listen(&config.listen, config.listen.metrics_port, "CHRONOS_METRICS_PORT").await?;
     let probes = listener.local_addr()?;
-    let pools = probes::Pools::default();
-    pools.watch("probes", &watcher);
+    process.pools.watch("probes", &watcher);
     let readiness = probes::Readiness { store: watcher, controller: Arc::clone(&ready) };
-    let serving = probes::serve(listener, readiness, pools.clone(), metrics::install(), stop.clone());
-    tasks.spawn(async move { ("probes", serving.await.context("serving probes")) });
+    let serving = probes::serve(listener, readiness, process.pools.clone(), metrics::install(), process.stop.clone());
+    process.tasks.spawn(async move { ("probes", serving.await.context("serving probes")) });
 
     let mut api_address = None;
     if let Some(api) = &config.api {
-        let store = Store::connect(database, "api", database.api_pool).await?;
-        pools.watch("api", &store);
-        let facade = http::Facade::new(store, Arc::clone(&clock), api, config.max_failures);
+        let store = process.connect(database, "api", database.api_pool).await?;
+        let facade = http::Facade::new(store, Arc::clone(&process.clock), api, config.max_failures);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);
-        let serving = http::serve(listener, facade, stop.clone());
-        tasks.spawn(async move { ("api", serving.await.context("serving the facade")) });
+        let serving = http::serve(listener, facade, process.stop.clone());
+        process.tasks.spawn(async move { ("api", serving.await.context("serving the facade")) });
     }
 
+    let elect_dispatch = config.dispatch.as_ref().is_some_and(|dispatch| dispatch.mode == DispatchMode::Leader);
+    let client = match (config.roles.controller, elect_dispatch) {
+        (true, _) => Some(client(&cluster).await?),
+        (false, true) => find_client(&cluster).await?,
+        (false, false) => None,
+    };
+    let elections = client.clone().map(|client| {
+        let namespace = config.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+        let (identity, clock) = (leader::identity(process.id), Arc::clone(&process.clock));
+        move |lease| Election::new(client.clone(), &namespace, lease, identity.clone(), Arc::clone(&clock))
+    });
     if let Some(dispatch) = config.dispatch {
-        let store = Store::connect(database, "dispatch", database.dispatch_pool).await?;
-        pools.watch("dispatch", &store);
-        let router = Router::new(
-            dispatch.wake_url,
-            &dispatch.wake_token,
-            dispatch.signing_keys,
-            dispatch.wake_timeout,
-            Arc::clone(&clock),
-        )?;
+        let election = elections.as_ref().filter(|_| elect_dispatch).map(|elect| elect(DISPATCH_LEASE));
+        process.dispatch(database, dispatch, config.shutdown, election).await?;
+    }
+    if let (true, Some(client), Some(elect)) = (config.roles.controller, client, elections) {
+        let controller = Controller {
+            client,
+            store: process.connect(database, "controller", CONTROLLER_POOL).await?,
+            clock: Arc::clone(&process.clock),
+            namespaces: config.controller.namespaces,
+            max_failures: config.max_failures,
+            ready,
+        };
+        process.controller(controller, elect(CONTROLLER_LEASE));
+    }
+
+    info!(api = api_address.map(tracing::field::display), %probes, "chronos {} runs", env!("CARGO_PKG_VERSION"));
+    let Process { tasks, stop, .. } = process;
+    Ok(Running { api: api_address, probes, tasks, traces, stop, grace: config.shutdown + LAST_WORDS })
+}
+
+/// A process that is being put together.
+struct Process {
+    tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
+    stop: CancellationToken,
+    pools: probes::Pools,
+    clock: Arc<dyn Clock>,
+    /// One name for it in Leases, beats and the attempts it makes.
+    id: Uuid,
+}
+
+impl Process {
+    async fn connect(
+        &self,
+        database: &config::Database,
+        role: &'static str,
+        connections: u32,
+    ) -> anyhow::Result<Store> {
+        let store = Store::connect(database, role, connections).await?;
+        self.pools.watch(role, &store);
+        Ok(store)
+    }
+
+    /// The dispatcher, its upkeep, and its election, if there is one.
+    async fn dispatch(
+        &mut self,
+        database: &config::Database,
+        dispatch: config::Dispatch,
+        shutdown: Duration,
+        election: Option<Election>,
+    ) -> anyhow::Result<()> {
+        let store = self.connect(database, "dispatch", database.dispatch_pool).await?;
+        let (token, keys) = (&dispatch.wake_token, dispatch.signing_keys);
+        let router = Router::new(dispatch.wake_url, token, keys, dispatch.wake_timeout, Arc::clone(&self.clock))?;
         let limits = Limits {
             tick: dispatch.tick,
             lease: dispatch.lease,
@@ -111,44 +179,54 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
             concurrency: dispatch.concurrency,
             owner_concurrency: dispatch.owner_concurrency,
             beat: dispatch.beat,
-            shutdown: config.shutdown,
+            shutdown,
             hints: database.hints.is_some(),
         };
-        let worker = WorkerId::from_uuid(Uuid::new_v4());
+        let gate = if let Some(election) = election {
+            let leadership = election.leadership();
+            // Given back at once when told to stop: claiming stops then, too, and what is in flight needs no Lease.
+            let stop = self.stop.clone();
+            self.tasks.spawn(async move {
+                election.run(stop).await;
+                ("election of the dispatcher", Ok(()))
+            });
+            Gate::Elected(leadership)
+        } else {
+            info!("this replica delivers whatever others do: no election, or no cluster to hold it in");
+            Gate::Open
+        };
+        let worker = WorkerId::from_uuid(self.id);
         let retention = Retention { attempt_days: dispatch.attempt_days, alarm_days: dispatch.alarm_days };
         let upkeep = Upkeep::new(store.clone(), worker, retention);
-        let until = stop.clone();
-        tasks.spawn(async move {
-            upkeep.run(until).await;
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            upkeep.run(stop).await;
             ("upkeep", Ok(()))
         });
-        let ladder = dispatch.ladder;
-        let parts = Parts { store, router, ladder, limits, clock: Arc::clone(&clock), worker, host: host() };
-        let (_gate, may_claim) = tokio::sync::watch::channel(true);
-        let stop = stop.clone();
-        tasks.spawn(async move { ("dispatch", Dispatcher::run(parts, may_claim, stop).await.context("dispatching")) });
+        let (ladder, clock) = (dispatch.ladder, Arc::clone(&self.clock));
+        let parts = Parts { store, router, ladder, limits, clock, worker, host: leader::host() };
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { ("dispatch", Dispatcher::run(parts, gate, stop).await.context("dispatching")) });
+        Ok(())
     }
 
-    if config.roles.controller {
-        let store = Store::connect(database, "controller", CONTROLLER_POOL).await?;
-        pools.watch("controller", &store);
-        let controller = Controller {
-            client: client(&cluster).await?,
-            store,
-            clock,
-            namespaces: config.controller.namespaces,
-            max_failures: config.max_failures,
-            ready,
-        };
-        let stop = stop.clone();
-        tasks.spawn(async move {
-            controller.run(stop).await;
+    /// The controller, whenever this replica leads.
+    fn controller(&mut self, controller: Controller, election: Election) {
+        let leadership = election.leadership();
+        // Given back only after the controller has ended, however it ends.
+        let ended = CancellationToken::new();
+        let end = ended.clone().drop_guard();
+        self.tasks.spawn(async move {
+            election.run(ended).await;
+            ("election of the controller", Ok(()))
+        });
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            while_leading(controller, leadership, stop).await;
+            drop(end);
             ("controller", Ok(()))
         });
     }
-
-    info!(api = api_address.map(tracing::field::display), %probes, "chronos {} runs", env!("CARGO_PKG_VERSION"));
-    Ok(Running { api: api_address, probes, tasks, traces, stop, grace: config.shutdown + LAST_WORDS })
 }
 
 impl Running {
@@ -180,13 +258,6 @@ impl Running {
     }
 }
 
-/// What people call this machine or pod.
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
-}
-
 /// Without a collector there is nothing to end.
 async fn traces_ended(
     exporter: &mut Option<traces::Exporter>,
@@ -197,15 +268,53 @@ async fn traces_ended(
     ended.map(|()| ("traces", Ok(())))
 }
 
+/// Runs the controller whenever this replica leads, until told to stop. Ready is a follower, and a leader that has listed
+/// its resources.
+async fn while_leading(controller: Controller, mut leadership: Leadership, stop: CancellationToken) {
+    loop {
+        match leadership.standing() {
+            Standing::Leading { until } if Instant::now() < until => {
+                controller.ready.store(false, Ordering::Relaxed);
+                let term = stop.child_token();
+                let mut work = pin!(controller.clone().run(term.clone()));
+                tokio::select! {
+                    () = &mut work => return,
+                    () = stop.cancelled() => {}
+                    () = leadership.lost() => term.cancel(),
+                }
+                if tokio::time::timeout(HANDOVER, work).await.is_err() {
+                    warn!("the controller is cut short: it did not end within {HANDOVER:?}");
+                }
+                info!("the controller rests");
+            }
+            Standing::Following { .. } => controller.ready.store(true, Ordering::Relaxed),
+            Standing::Leading { .. } | Standing::Undecided | Standing::Unreachable => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = leadership.changed() => {}
+        }
+    }
+}
+
 async fn listen(listen: &config::Listen, port: u16, variable: &str) -> anyhow::Result<TcpListener> {
     let address = SocketAddr::new(listen.bind, port);
     let flag = config::flag(variable);
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({variable}, --{flag})"))
 }
 
-/// A client of the API server.
+/// A client of the API server, for those who cannot do without.
 pub async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
+    find_client(cluster).await?.context(
+        "role controller needs a cluster: run inside one, set KUBECONFIG or --kubeconfig, \
+         or leave controller out of --roles",
+    )
+}
+
+/// A client of the API server, if there is one. What was named and cannot be used is an error.
+async fn find_client(cluster: &Cluster) -> anyhow::Result<Option<Client>> {
     let config = match cluster {
+        Cluster::None => return Ok(None),
         Cluster::Kubeconfig(path) => {
             let kubeconfig =
                 Kubeconfig::read_from(path).with_context(|| format!("reading the kubeconfig {}", path.display()))?;
@@ -216,10 +325,15 @@ pub async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
                 .await
                 .context("reading the file in KUBECONFIG")?
         }
-        Cluster::Environment | Cluster::None => kube::Config::incluster().context(
-            "role controller needs a cluster: run inside one, set KUBECONFIG or --kubeconfig, \
-             or leave controller out of --roles",
-        )?,
+        Cluster::Environment => match kube::Config::incluster() {
+            Ok(config) => config,
+            Err(error) => {
+                if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+                    warn!(error = %chain(&error), "this is a pod, but the cluster's credentials are not mounted");
+                }
+                return Ok(None);
+            }
+        },
     };
-    Ok(Client::try_from(config)?)
+    Ok(Some(Client::try_from(config)?))
 }

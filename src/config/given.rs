@@ -10,7 +10,7 @@ use std::{
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-use super::{Api, Config, Controller, Database, Dispatch, Listen, Problems, Roles, SETTINGS};
+use super::{Api, Config, Controller, Database, Dispatch, DispatchMode, Listen, Problems, Roles, SETTINGS};
 use crate::domain::{access::Keyring, alarm::MAX_FAILURES_CAP, ladder::Ladder, signature::SigningKey};
 
 /// Settings as given, before anybody looked at them: flags, then the environment, then files.
@@ -111,6 +111,7 @@ impl Given {
         let dispatch = roles.dispatch.then(|| self.dispatch(wake_timeout));
         let controller = Controller { namespaces: self.list("CHRONOS_WATCH_NAMESPACES") };
         let collector = self.collector();
+        let namespace = self.namespace();
         if !self.problems.is_empty() {
             return Err(Problems(self.problems));
         }
@@ -122,6 +123,7 @@ impl Given {
             dispatch,
             controller,
             collector,
+            namespace,
             max_failures: u32::try_from(max_failures).expect("at most MAX_FAILURES_CAP"),
             shutdown,
             warnings: self.warnings,
@@ -213,6 +215,14 @@ impl Given {
             );
             self.problem("CHRONOS_LEASE_SECONDS", &problem);
         }
+        let mode = match self.text("CHRONOS_DISPATCH_MODE").unwrap_or_default().as_str() {
+            "leader" => DispatchMode::Leader,
+            "active" => DispatchMode::Active,
+            other => {
+                self.problem("CHRONOS_DISPATCH_MODE", &format!("is {other:?}; it is leader or active"));
+                DispatchMode::Leader
+            }
+        };
         let (base, cap) = (self.milliseconds("CHRONOS_RETRY_BASE_MS"), self.milliseconds("CHRONOS_RETRY_CAP_MS"));
         if base > cap {
             self.problem(
@@ -233,6 +243,7 @@ impl Given {
             wake_timeout,
             tick: self.milliseconds("CHRONOS_TICK_MS"),
             lease,
+            mode,
             batch: self.count("CHRONOS_BATCH", 10_000) as usize,
             concurrency: self.count("CHRONOS_CONCURRENCY", 100_000) as usize,
             owner_concurrency: self.count("CHRONOS_OWNER_CONCURRENCY", 100_000) as usize,
@@ -259,6 +270,18 @@ impl Given {
             );
         }
         Some(self.url("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"))
+    }
+
+    fn namespace(&mut self) -> Option<String> {
+        let name = self.text("CHRONOS_NAMESPACE").filter(|name| !name.is_empty())?;
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let label = name.len() <= LONGEST_NAMESPACE && name.bytes().all(allowed);
+        if !label || name.starts_with('-') || name.ends_with('-') {
+            let problem =
+                format!("is {name:?}; a namespace has lower-case letters, digits and inner dashes, at most 63");
+            self.problem("CHRONOS_NAMESPACE", &problem);
+        }
+        Some(name)
     }
 
     // ---- one value of one kind; a problem is noted and something harmless returned ----
@@ -380,6 +403,8 @@ const LEASE_MARGIN: Duration = Duration::from_secs(2);
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
 /// A century.
 const MOST_DAYS: u32 = 36_500;
+/// Kubernetes' own limit: a label of DNS.
+const LONGEST_NAMESPACE: usize = 63;
 /// 16 bytes are 128 bits when random: beyond guessing.
 const SHORTEST_GOOD_SECRET: usize = 16;
 
@@ -419,6 +444,7 @@ mod tests {
         assert_eq!(dispatch.tick, Duration::from_secs(1));
         assert_eq!((dispatch.lease, dispatch.wake_timeout), (Duration::from_secs(120), Duration::from_secs(60)));
         assert_eq!((dispatch.batch, dispatch.concurrency), (500, 512));
+        assert_eq!((dispatch.mode, config.namespace), (DispatchMode::Leader, None));
         assert_eq!(config.max_failures, 5);
         assert_eq!(config.shutdown, Duration::from_secs(65));
         assert_eq!(config.warnings, Vec::<String>::new());
@@ -448,6 +474,24 @@ mod tests {
         assert_eq!(problems.len(), 1);
         assert!(problems[0].contains("CHRONOS_LEASE_SECONDS") && problems[0].contains("CHRONOS_WAKE_TIMEOUT_SECONDS"));
         assert!(with("CHRONOS_LEASE_SECONDS", "62").is_ok());
+    }
+
+    #[test]
+    fn a_mode_that_does_not_exist_is_told_with_those_that_do() {
+        let told = with("CHRONOS_DISPATCH_MODE", "both").unwrap_err().0;
+        assert_eq!(told, ["CHRONOS_DISPATCH_MODE is \"both\"; it is leader or active"]);
+        let config = with("CHRONOS_DISPATCH_MODE", "active").unwrap();
+        assert_eq!(config.dispatch.unwrap().mode, DispatchMode::Active);
+    }
+
+    #[test]
+    fn a_namespace_that_no_cluster_has_is_told() {
+        assert_eq!(with("CHRONOS_NAMESPACE", "chronos-1").unwrap().namespace.as_deref(), Some("chronos-1"));
+        assert_eq!(with("CHRONOS_NAMESPACE", "").unwrap().namespace, None, "as a chart leaves it");
+        for wrong in ["Chronos", "a/b", "-a", "a-"] {
+            let told = with("CHRONOS_NAMESPACE", wrong).unwrap_err().0;
+            assert!(told[0].starts_with("CHRONOS_NAMESPACE is \""), "{told:?}");
+        }
     }
 
     #[test]

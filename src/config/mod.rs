@@ -35,6 +35,8 @@ pub struct Config {
     pub controller: Controller,
     /// The collector of traces, if there is one: OTLP's base address.
     pub collector: Option<Url>,
+    /// Where the Leases live; `None`: where the cluster's credentials say.
+    pub namespace: Option<String>,
     /// Retries of an alarm that does not say otherwise, whichever door it came through.
     pub max_failures: u32,
     /// How long a stop waits for what is in flight.
@@ -76,6 +78,7 @@ pub struct Dispatch {
     pub wake_timeout: Duration,
     pub tick: Duration,
     pub lease: Duration,
+    pub mode: DispatchMode,
     pub batch: usize,
     pub concurrency: usize,
     /// Of one owner.
@@ -87,6 +90,15 @@ pub struct Dispatch {
     pub attempt_days: u32,
     /// Days for which alarms that are over are kept; `None`: for ever.
     pub alarm_days: Option<u32>,
+}
+
+/// Which replicas of a cluster claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DispatchMode {
+    /// The one that holds the Lease.
+    Leader,
+    /// All.
+    Active,
 }
 
 #[derive(Clone, Debug)]

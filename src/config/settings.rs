@@ -52,6 +52,11 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_WAKE_TIMEOUT_SECONDS", Some("60"), "Deadline of one delivery; a cold agent takes 30 to 45 s"),
     plain("CHRONOS_TICK_MS", Some("1000"), "Heartbeat: how often to look for due alarms when nothing hints at one"),
     plain("CHRONOS_LEASE_SECONDS", Some("120"), "How long a claim holds before another dispatcher may take the alarm"),
+    plain(
+        "CHRONOS_DISPATCH_MODE",
+        Some("leader"),
+        "Who delivers in a cluster: leader (one replica, elected by a Lease) or active (every replica); outside always active",
+    ),
     plain("CHRONOS_BATCH", Some("500"), "Most alarms one claim takes"),
     plain("CHRONOS_CONCURRENCY", Some("512"), "Deliveries in flight at once"),
     plain("CHRONOS_OWNER_CONCURRENCY", Some("32"), "Deliveries of one owner in flight at once"),
@@ -79,6 +84,11 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_API_POOL", Some("10"), "Database connections of the facade"),
     plain("CHRONOS_DISPATCH_POOL", Some("10"), "Database connections of the dispatcher"),
     plain("CHRONOS_WATCH_NAMESPACES", Some(""), "Namespaces the controller watches, comma separated; empty: all"),
+    plain(
+        "CHRONOS_NAMESPACE",
+        None,
+        "Namespace of the Leases chronos-dispatch and chronos-controller; default: the pod's, or the kubeconfig context's",
+    ),
     plain("CHRONOS_LOG", Some("info"), "Log filter, e.g. info,chronos::dispatch=debug"),
     // Not ours to name: OpenTelemetry's own, as collectors' documentation and operators set them.
     plain(

@@ -95,6 +95,7 @@ pub struct Context {
     backoff: backoff::Backoff,
 }
 
+#[derive(Clone)]
 pub struct Controller {
     pub client: Client,
     pub store: Store,

@@ -99,6 +99,8 @@ pub async fn dev(options: Options, given: Given) -> anyhow::Result<()> {
     let roles = if options.kubeconfig.is_some() { "controller,dispatch,api" } else { "dispatch,api" };
     let given = given
         .or("CHRONOS_ROLES", roles)
+        // The database is ours alone: nobody else delivers its alarms, whatever else runs in the cluster.
+        .or("CHRONOS_DISPATCH_MODE", "active")
         .or("CHRONOS_DEV", "true")
         .or("CHRONOS_ENROLMENT", "open")
         .or("CHRONOS_TOKEN", &secrets.token)

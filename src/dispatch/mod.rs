@@ -41,10 +41,7 @@ use std::{sync::Arc, time::Duration};
 
 use thiserror::Error;
 use tokio::{
-    sync::{
-        mpsc::{self, UnboundedReceiver, UnboundedSender},
-        watch,
-    },
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
     time::{Instant, sleep_until},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -53,6 +50,7 @@ use tracing::{error, warn};
 use crate::{
     clock::Clock,
     domain::{ids::WorkerId, ladder::Ladder},
+    leader::Leadership,
     router::Router,
     store::{self, Store, claims::Beat},
     telemetry::{chain, metrics},
@@ -90,6 +88,31 @@ pub struct Limits {
     pub hints: bool,
 }
 
+/// Whether this replica is among those that claim.
+pub enum Gate {
+    /// Whatever others do.
+    Open,
+    /// While it is the one that was elected, or nobody can tell.
+    Elected(Leadership),
+}
+
+impl Gate {
+    fn may_claim(&self) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Elected(leadership) => leadership.may_claim(),
+        }
+    }
+
+    /// Until that may have changed.
+    async fn changed(&mut self) {
+        match self {
+            Self::Open => std::future::pending().await,
+            Self::Elected(leadership) => leadership.changed().await,
+        }
+    }
+}
+
 /// What a dispatcher works with.
 pub struct Parts {
     pub store: Store,
@@ -120,9 +143,8 @@ pub struct Dispatcher {
 type Settled = UnboundedReceiver<Written>;
 
 impl Dispatcher {
-    /// Looks, delivers and waits until told to stop; then finishes what is in flight. `may_claim`: whether this replica is among
-    /// those that claim.
-    pub async fn run(parts: Parts, mut may_claim: watch::Receiver<bool>, stop: CancellationToken) -> Result<(), Error> {
+    /// Looks, delivers and waits until told to stop; then finishes what is in flight.
+    pub async fn run(parts: Parts, mut gate: Gate, stop: CancellationToken) -> Result<(), Error> {
         let (results, finished) = mpsc::unbounded_channel();
         let (written, mut settled) = mpsc::unbounded_channel();
         let dispatcher = Arc::new(Self {
@@ -140,23 +162,16 @@ impl Dispatcher {
         let settler = tokio::spawn(settle::run(Arc::clone(&dispatcher), finished, written));
         let _settler = AbortOnDropHandle::new(settler);
         let mut desk = Desk::default();
-        dispatcher.work(&mut desk, &mut settled, &mut may_claim).await?;
+        dispatcher.work(&mut desk, &mut settled, &mut gate).await?;
         dispatcher.leave(&mut desk, &mut settled).await
     }
 
     /// Until told to stop.
-    async fn work(
-        self: &Arc<Self>,
-        desk: &mut Desk,
-        settled: &mut Settled,
-        may_claim: &mut watch::Receiver<bool>,
-    ) -> Result<(), Error> {
+    async fn work(self: &Arc<Self>, desk: &mut Desk, settled: &mut Settled, gate: &mut Gate) -> Result<(), Error> {
         let hints = Hints::listen(self.limits.hints.then(|| self.store.clone()));
-        // Nobody decides about it any more: it stays as it is.
-        let mut gate_is_open = true;
         while !self.stop.is_cancelled() {
             let looked_at = Instant::now();
-            let claiming = *may_claim.borrow_and_update();
+            let claiming = gate.may_claim();
             let again_at = self.look(desk, claiming).await;
             metrics::in_flight(desk.in_flight());
             // Full, there is no use in looking until something lands; the beat goes on.
@@ -185,9 +200,8 @@ impl Dispatcher {
                         }
                     }
                     at = hints.next(), if claiming => until = sooner(until, at),
-                    changed = may_claim.changed(), if gate_is_open => match changed {
-                        Ok(()) => break,
-                        Err(_) => gate_is_open = false,
+                    () = gate.changed() => if gate.may_claim() != claiming {
+                        break;
                     },
                 }
             }

@@ -12,6 +12,7 @@ mod faults;
 #[path = "../gauntlet/mod.rs"]
 mod gauntlet;
 mod http;
+mod leader;
 mod parsers;
 mod router;
 mod store;

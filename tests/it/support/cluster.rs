@@ -1,6 +1,7 @@
 //! A namespace of one's own in the run's one API server.
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     sync::{
         LazyLock,
@@ -10,7 +11,7 @@ use std::{
 
 use chronos::crd::{self, Alarm, AlarmStatus};
 use k8s_openapi::{
-    api::core::v1::Namespace as KubeNamespace,
+    api::{coordination::v1::Lease, core::v1::Namespace as KubeNamespace},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -19,6 +20,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, GroupVersionKind},
 };
+use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
 use super::{eventually, server, with_tls};
@@ -31,6 +33,12 @@ pub struct Namespace {
     pub name: String,
     pub kubeconfig: PathBuf,
     client: Client,
+}
+
+/// A kubeconfig of a test's own.
+pub struct OwnKubeconfig {
+    pub path: PathBuf,
+    _folder: TempDir,
 }
 
 impl Namespace {
@@ -47,6 +55,35 @@ impl Namespace {
         };
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace is made");
         Self { name, kubeconfig, client }
+    }
+
+    /// `host:port` of the API server.
+    pub fn server(&self) -> String {
+        let text = std::fs::read_to_string(&self.kubeconfig).expect("the test bed wrote it");
+        let (_, rest) = text.split_once("server: \"https://").expect("it names a server");
+        rest.split('"').next().expect("the server's name ends").to_owned()
+    }
+
+    /// A kubeconfig, in a folder that lives as long as the handle, that goes through `address`.
+    pub fn kubeconfig_through(&self, address: SocketAddr) -> OwnKubeconfig {
+        self.rewritten(|text| text.replace(&self.server(), &address.to_string()))
+    }
+
+    /// One of somebody who may do what RBAC lets this user do, which is nothing unless a test grants it.
+    pub fn kubeconfig_as(&self, user: &str) -> OwnKubeconfig {
+        self.rewritten(|text| text.replace("user: {token: ", &format!("user: {{as: {user}, token: ")))
+    }
+
+    fn rewritten(&self, rewrite: impl Fn(&str) -> String) -> OwnKubeconfig {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("kubeconfig");
+        let text = std::fs::read_to_string(&self.kubeconfig).expect("the test bed wrote it");
+        std::fs::write(&path, rewrite(&text)).expect("a kubeconfig is written");
+        OwnKubeconfig { path, _folder: folder }
+    }
+
+    pub fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), &self.name)
     }
 
     pub fn alarms(&self) -> Api<Alarm> {

@@ -3,6 +3,7 @@
 use std::{
     net::SocketAddr,
     process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -13,6 +14,7 @@ use tokio::{
     process::{Child, Command},
     task::JoinHandle,
 };
+use uuid::Uuid;
 
 use super::{AGENT_AUTH_SECRET, PATIENCE, TOKEN, WAKE_TOKEN, World, eventually, with_tls};
 
@@ -23,15 +25,19 @@ pub struct Daemon {
     pub probes: SocketAddr,
     /// When it began to listen, by its own clock.
     pub listening_since: DateTime<Utc>,
+    said: Arc<Mutex<Vec<String>>>,
     logs: JoinHandle<()>,
 }
+
+/// Where a process would find a cluster that the test did not give it.
+const CLUSTER: &[&str] = &["KUBECONFIG", "KUBERNETES_SERVICE_HOST"];
 
 /// The binary, with the environment of the tests and nothing else of the caller's that could reach it.
 pub fn command(settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new("setpriv");
     // Killed with the test run, too, however that ends.
     command.args(["--pdeathsig=KILL", "--", env!("CARGO_BIN_EXE_chronosd")]);
-    let ours = |name: &str| name.starts_with("CHRONOS_") || name.starts_with("OTEL_") || name == "KUBECONFIG";
+    let ours = |name: &str| name.starts_with("CHRONOS_") || name.starts_with("OTEL_") || CLUSTER.contains(&name);
     for (name, _) in std::env::vars().filter(|(name, _)| ours(name)) {
         command.env_remove(name);
     }
@@ -72,9 +78,15 @@ impl Daemon {
             .spawn()
             .expect("chronosd starts");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
+        let hear = move |line: &str| {
+            eprintln!("chronosd: {line}");
+            heard.lock().unwrap().push(line.to_owned());
+        };
         let listening = async {
             while let Some(line) = lines.next_line().await.expect("stderr is text") {
-                eprintln!("chronosd: {line}");
+                hear(&line);
                 let entry: Value = serde_json::from_str(&line).unwrap_or_default();
                 let address = |name: &str| entry[name].as_str().and_then(|text| text.parse().ok());
                 if let Some(probes) = address("probes") {
@@ -88,10 +100,10 @@ impl Daemon {
             tokio::time::timeout(PATIENCE, listening).await.expect("chronosd listens in time");
         let logs = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                eprintln!("chronosd: {line}");
+                hear(&line);
             }
         });
-        Self { child, api, probes, listening_since, logs }
+        Self { child, api, probes, listening_since, said, logs }
     }
 
     /// Status and words of `/readyz`.
@@ -116,10 +128,28 @@ impl Daemon {
         stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).expect("the kernel says so")
     }
 
+    /// How often it has logged a line with this text.
+    pub fn said(&self, text: &str) -> usize {
+        self.said.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+    }
+
+    /// The id by which it goes in a Lease, once it has told what it is there.
+    pub fn identity(&self, lease: &str) -> Option<Uuid> {
+        let lines = self.said.lock().unwrap();
+        let told = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut told = told.filter(|entry| entry["lease"] == lease);
+        told.find_map(|entry| entry["identity"].as_str()?.rsplit_once('_')?.1.parse().ok())
+    }
+
+    /// Freezes it (`STOP`), wakes it up (`CONT`).
+    pub async fn signal(&self, signal: &str) {
+        let pid = self.child.id().expect("it runs").to_string();
+        Command::new("kill").args(["-s", signal, &pid]).status().await.expect("kill runs");
+    }
+
     /// Asks it to stop, as Kubernetes does, and waits for it.
     pub async fn terminate(mut self) -> ExitStatus {
-        let pid = self.pid().to_string();
-        Command::new("kill").args(["-TERM", &pid]).status().await.expect("kill runs");
+        self.signal("TERM").await;
         tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it stops in time").expect("it is ours")
     }
 

@@ -240,7 +240,7 @@ async fn a_dispatcher_counts_what_it_claims_and_what_becomes_of_it() {
     }
     execute(
         &mut world.database.connect().await,
-        "UPDATE alarms SET next_fire_at = now() - interval '1 min' * (2 - max_failures)",
+        "UPDATE alarms SET next_fire_at = now() - interval '1 min' * (10 - max_failures)",
     )
     .await;
     world.sink.reply([Reply::Status(500), Reply::Status(503)]);

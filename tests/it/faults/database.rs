@@ -5,16 +5,15 @@ use std::{collections::HashSet, time::Duration};
 use chrono::TimeDelta;
 use uuid::Uuid;
 
-use super::{QUICK, SWIFT, all, each_was_woken, every_promise_was_kept};
+use super::{QUICK, SWIFT, all, claims_wait, each_was_woken, every_promise_was_kept};
 use crate::{
     gauntlet::{Gauntlet, driver::NOW, postgres::Stop, sink::Reply},
-    support::eventually,
+    support::{Proxy, eventually},
 };
 
 /// How long Postgres stays away under held wakes: the promise itself.
 const AWAY: Duration = Duration::from_secs(20);
-/// Longer than a restart takes on a busy machine; shorter than a test's patience, for the rare claim whose answer was cut
-/// off: nobody but the lease knows of that one.
+/// Longer than a restart takes on a busy machine.
 const LEASE: &[(&str, &str)] = &[("CHRONOS_WAKE_TIMEOUT_SECONDS", "10"), ("CHRONOS_LEASE_SECONDS", "20")];
 
 #[tokio::test]
@@ -106,6 +105,27 @@ async fn connections_cut_again_and_again_lose_and_repeat_nothing() {
     gauntlet.settled(&alarms, "fired").await;
     each_was_woken(&gauntlet, &alarms, 1);
     every_promise_was_kept(gauntlet, [first, second]).await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_does_not_wait_for_its_lease() {
+    let gauntlet = Gauntlet::open().await;
+    let (_, address) = gauntlet.world.database.uri.split_once('@').expect("an address with a password");
+    let host = address.split('/').next().expect("host and port");
+    let proxy = Proxy::to(host).await;
+    let uri = gauntlet.world.database.uri.replace(host, &proxy.address.to_string());
+    // The lease stays at its two minutes, which no test waits for.
+    let replica = gauntlet.replica("first", &all(&[SWIFT, &[("CHRONOS_POSTGRES_URI", uri.as_str())]])).await;
+    let lock = claims_wait(&gauntlet).await;
+    let alarm = gauntlet.driver.once("a", NOW).await;
+    gauntlet.blocked().await;
+    proxy.cut();
+    lock.rollback().await.unwrap();
+    gauntlet.claimed(1).await; // and nobody was told
+    proxy.mend();
+    gauntlet.settled(&[alarm], "fired").await;
+    each_was_woken(&gauntlet, &[alarm], 1);
+    every_promise_was_kept(gauntlet, [replica]).await;
 }
 
 #[tokio::test]

@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{QUICK, all, each_was_woken, every_promise_was_kept};
-use crate::gauntlet::{Gauntlet, Replica, driver::NOW, sink::Reply};
+use crate::{
+    gauntlet::{Gauntlet, Replica, driver::NOW, sink::Reply},
+    support::Namespace,
+};
 
 /// Few enough that nobody can take all the work: who is full has to wait until the others are.
 const ROOM: usize = 7;
@@ -17,6 +20,27 @@ async fn two_active_replicas_deliver_every_alarm_once() {
 #[tokio::test]
 async fn three_active_replicas_deliver_every_alarm_once() {
     every_alarm_is_delivered_once(3, 3, &[]).await;
+}
+
+#[tokio::test]
+async fn of_two_replicas_that_elect_a_leader_one_delivers_every_alarm_once() {
+    elected(2).await;
+}
+
+#[tokio::test]
+async fn of_three_replicas_that_elect_a_leader_one_delivers_every_alarm_once() {
+    elected(3).await;
+}
+
+async fn elected(replicas: usize) {
+    let namespace = Namespace::fresh().await;
+    let kubeconfig = namespace.kubeconfig.to_str().unwrap();
+    let mode = [
+        ("CHRONOS_DISPATCH_MODE", "leader"),
+        ("KUBECONFIG", kubeconfig),
+        ("CHRONOS_NAMESPACE", namespace.name.as_str()),
+    ];
+    every_alarm_is_delivered_once(replicas, 1, &mode).await;
 }
 
 /// Once alarms, a series, and some that are cancelled in time. `mode` says how replicas share the work, `at_work` how many

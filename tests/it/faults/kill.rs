@@ -5,7 +5,10 @@ use std::time::Duration;
 use chrono::TimeDelta;
 
 use super::{SWIFT, all, each_was_woken, every_promise_was_kept};
-use crate::gauntlet::{Gauntlet, dead_end::DeadEnd, driver::NOW, sink::Reply};
+use crate::{
+    gauntlet::{Gauntlet, dead_end::DeadEnd, driver::NOW, sink::Reply},
+    support::Namespace,
+};
 
 /// How long the wakes of a dead dispatcher may take at default settings: three beats of 5 s after the last one seen, one
 /// more because they are not in step, a tick, and some seconds for a busy machine. The lease would take 120 s.
@@ -15,12 +18,24 @@ const DEFAULT: &[(&str, &str)] = &[("CHRONOS_TICK_MS", "1000")];
 
 #[tokio::test]
 async fn at_default_settings_the_wakes_of_a_killed_dispatcher_go_out_within_25_seconds() {
+    the_wakes_of_a_killed_dispatcher_go_out_in_time(DEFAULT).await;
+}
+
+#[tokio::test]
+async fn the_wakes_of_a_killed_leader_go_out_within_25_seconds_too() {
+    let namespace = Namespace::fresh().await;
+    let cluster =
+        [("KUBECONFIG", namespace.kubeconfig.to_str().unwrap()), ("CHRONOS_NAMESPACE", namespace.name.as_str())];
+    the_wakes_of_a_killed_dispatcher_go_out_in_time(&all(&[DEFAULT, &cluster])).await;
+}
+
+async fn the_wakes_of_a_killed_dispatcher_go_out_in_time(settings: &[(&str, &str)]) {
     let gauntlet = Gauntlet::open().await;
-    let first = gauntlet.replica("first", DEFAULT).await;
+    let first = gauntlet.replica("first", settings).await;
     gauntlet.sink().reply((0..10).map(|_| Reply::Hold));
     let alarms = gauntlet.driver.many(10, NOW).await;
     gauntlet.sink().wakes(10).await;
-    let second = gauntlet.replica("second", DEFAULT).await;
+    let second = gauntlet.replica("second", settings).await;
 
     let death = gauntlet.nemesis.kill(first).await;
     gauntlet.sink().wakes(20).await;

@@ -2,6 +2,7 @@
 //!
 //! Exit codes of every command: 0 done, 1 refused or a problem found, 2 usage (clap's own).
 
+mod dispatch;
 mod explain;
 mod fires;
 mod next;
@@ -75,6 +76,9 @@ Reads CHRONOS_POSTGRES_URI, or the file that CHRONOS_POSTGRES_URI_FILE names.
 Example:
   CHRONOS_POSTGRES_URI=postgres://user:password@host:5432/name chronosd migrate")]
     Migrate,
+    /// Holds all deliveries for maintenance, or lets them go on
+    #[command(subcommand)]
+    Dispatch(dispatch::Switch),
     /// Prints the definitions (CRDs) of Alarm and Agent as YAML
     #[command(after_help = "Example:\n  chronosd crd | kubectl apply -f -")]
     Crd(CrdArgs),
@@ -145,6 +149,7 @@ fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         }
         Command::Crd(args) => print_crds(args.out_dir),
         Command::Migrate => on_runtime(migrate(given(&BTreeMap::new()))),
+        Command::Dispatch(switch) => on_runtime(dispatch::dispatch(switch, given(&BTreeMap::new()))),
         Command::Dev(options) => {
             let given = given(&options.flags());
             on_runtime(dev::dev(options, given))

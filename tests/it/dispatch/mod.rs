@@ -3,6 +3,7 @@
 mod edits;
 mod fairness;
 mod hints;
+mod hold;
 mod late;
 mod poison;
 

@@ -3,7 +3,7 @@
 use chronos::domain::alarm::Status;
 
 use crate::support::{
-    World,
+    Reply, World,
     alarms::{ann, create, execute, in_an_hour, read},
     eventually,
 };
@@ -60,4 +60,45 @@ async fn columns_that_cannot_be_decoded_park_their_row_alone() {
     })
     .await;
     assert!(error.starts_with("cannot be read: "), "{error}");
+}
+
+#[tokio::test]
+async fn one_result_that_postgres_refuses_keeps_no_other_from_being_settled() {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let mut alarms = Vec::new();
+    for _ in 0..5 {
+        alarms.push(create(&store, &ann(), in_an_hour()).await);
+    }
+    let mut db = world.database.connect().await;
+    execute(&mut db, "UPDATE alarms SET next_fire_at = now()").await;
+    let refused = alarms.pop().unwrap();
+    execute(
+        &mut db,
+        &format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+             CREATE TRIGGER refuse BEFORE UPDATE ON alarms FOR EACH ROW
+                 WHEN (new.id = '{}' AND new.status = 'fired') EXECUTE FUNCTION refuse()",
+            refused.id
+        ),
+    )
+    .await;
+    // All five answers come to one settle.
+    world.sink.reply((0..5).map(|_| Reply::Hold));
+    let dispatcher = world.chronosd("dispatch").await;
+    world.sink.wakes(5).await;
+    world.sink.release();
+    for alarm in &alarms {
+        eventually("the others are fired", || async {
+            (read(&store, alarm).await.status == Status::Fired).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(read(&store, &refused).await.status, Status::Active);
+    eventually("it is told", || async { (dispatcher.said("cannot be settled") > 0).then_some(()) }).await;
+    // It is tried again all the while, and nothing is sent twice.
+    execute(&mut db, "DROP TRIGGER refuse ON alarms").await;
+    eventually("it is fired, too", || async { (read(&store, &refused).await.status == Status::Fired).then_some(()) })
+        .await;
+    assert_eq!(world.sink.received().len(), 5);
 }

@@ -3,6 +3,7 @@
 mod agents;
 mod alarms;
 mod bulk;
+mod claims;
 mod constraints;
 mod lifecycle;
 mod operation;

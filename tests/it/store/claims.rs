@@ -1,0 +1,228 @@
+//! Claims and settles, statement by statement.
+
+use std::time::Duration;
+
+use chronos::{
+    domain::{
+        alarm::{Draft, Status},
+        ids::WorkerId,
+        ladder::Ladder,
+        occurrence::{self, Answer, Outcome},
+    },
+    store::{
+        Store,
+        alarms::Alarm,
+        claims::{Attempt, Backlog, Claim, Found, Look, Room, Settlement},
+    },
+};
+use uuid::Uuid;
+
+use super::{a_beat, ann, bob, create, did_of, execute, history, in_an_hour, look, read};
+use crate::support::Database;
+
+const LADDER: Ladder = Ladder { base: Duration::from_secs(30), cap: Duration::from_secs(900), jitter: 0.0 };
+
+/// What the router's answer comes to, two seconds after the claim.
+fn settlement(claim: &Claim, answer: &Answer) -> Settlement {
+    let now = claim.claimed_at + Duration::from_secs(2);
+    let settled = occurrence::next(&claim.occurrence(), answer, &LADDER, now, 0.5);
+    let attempt = Attempt {
+        started_at: claim.claimed_at + Duration::from_secs(1),
+        duration: Duration::from_secs(1),
+        http_status: answer.http_status(),
+        error: answer.error().to_owned(),
+    };
+    Settlement::answered(claim, settled, now, attempt)
+}
+
+fn accepted(claim: &Claim) -> Settlement {
+    settlement(claim, &Answer::Accepted { http_status: 202 })
+}
+
+fn worker() -> WorkerId {
+    WorkerId::from_uuid(Uuid::from_u128(9))
+}
+
+async fn claim_with(store: &Store, room: Room<'_>) -> Found {
+    store.look(&Look { room, ..look(&a_beat()) }).await.unwrap()
+}
+
+fn room() -> Room<'static> {
+    Room { rows: 100, bytes: usize::MAX, of_owner: 100, owners: Vec::new() }
+}
+
+/// Alarms due one after another, a second apart, the first the oldest.
+async fn due(database: &Database, store: &Store, drafts: Vec<Draft>) -> Vec<Alarm> {
+    let mut alarms = Vec::new();
+    for (number, draft) in drafts.into_iter().enumerate() {
+        let alarm = create(store, &ann(), draft).await;
+        let due = format!(
+            "UPDATE alarms SET next_fire_at = now() - interval '1 min' + interval '{number} s' WHERE id = '{}'",
+            alarm.id
+        );
+        execute(&mut database.connect().await, &due).await;
+        alarms.push(alarm);
+    }
+    alarms
+}
+
+fn ids(claims: &[Claim]) -> Vec<Uuid> {
+    let mut ids: Vec<_> = claims.iter().map(|claim| claim.wake.alarm_id.as_uuid()).collect();
+    ids.sort();
+    ids
+}
+
+fn ids_of(alarms: &[&Alarm]) -> Vec<Uuid> {
+    let mut ids: Vec<_> = alarms.iter().map(|alarm| alarm.id.as_uuid()).collect();
+    ids.sort();
+    ids
+}
+
+#[tokio::test]
+async fn an_occurrence_claimed_four_times_without_a_result_is_claimed_alone_from_then_on() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let alarms = due(&database, &store, vec![in_an_hour(), in_an_hour(), in_an_hour()]).await;
+    let suspect = |number: usize| {
+        format!("UPDATE alarms SET claims = 4, first_claimed_at = now() WHERE id = '{}'", alarms[number].id)
+    };
+    // Not the oldest: the others go first, without it.
+    execute(&mut database.connect().await, &suspect(1)).await;
+    assert_eq!(ids(&claim_with(&store, room()).await.claims), ids_of(&[&alarms[0], &alarms[2]]));
+    let alone = claim_with(&store, room()).await.claims;
+    assert_eq!((ids(&alone), alone[0].claims), (ids_of(&[&alarms[1]]), 5));
+    assert!(claim_with(&store, room()).await.claims.is_empty());
+
+    // The oldest: it goes first, and nothing with it.
+    let fresh = due(&database, &store, vec![in_an_hour(), in_an_hour()]).await;
+    let oldest = format!("UPDATE alarms SET claims = 4, first_claimed_at = now() WHERE id = '{}'", fresh[0].id);
+    execute(&mut database.connect().await, &oldest).await;
+    assert_eq!(ids(&claim_with(&store, room()).await.claims), ids_of(&[&fresh[0]]));
+    assert_eq!(ids(&claim_with(&store, room()).await.claims), ids_of(&[&fresh[1]]));
+}
+
+#[tokio::test]
+async fn a_claim_takes_no_more_than_fits_in_memory_and_always_the_oldest() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    // Random, so that it is as large in the table as it is.
+    let noise: String = (0..1_000).map(|_| Uuid::new_v4().simple().to_string()).collect();
+    let large = || Draft { wake_message: noise.clone(), ..in_an_hour() };
+    let alarms = due(&database, &store, vec![large(), large(), large()]).await;
+    let first = claim_with(&store, Room { bytes: 1, ..room() }).await.claims;
+    assert_eq!(ids(&first), ids_of(&[&alarms[0]]), "one at least");
+    let rest = claim_with(&store, Room { bytes: 40_000, ..room() }).await.claims;
+    assert_eq!(ids(&rest), ids_of(&[&alarms[1], &alarms[2]]));
+}
+
+#[tokio::test]
+async fn an_owner_with_more_due_than_room_is_told_of_and_takes_no_more() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let alarms = due(&database, &store, vec![in_an_hour(), in_an_hour(), in_an_hour()]).await;
+    let other = create(&store, &bob(), in_an_hour()).await;
+    execute(
+        &mut database.connect().await,
+        &format!("UPDATE alarms SET next_fire_at = now() WHERE id = '{}'", other.id),
+    )
+    .await;
+    let ann = ann();
+    let found = claim_with(&store, Room { owners: vec![(ann.as_str(), 2)], ..room() }).await;
+    assert_eq!(ids(&found.claims), ids_of(&[&alarms[0], &alarms[1], &other]));
+    assert_eq!(found.crowded, [ann.as_str()]);
+}
+
+#[tokio::test]
+async fn a_settle_that_is_sent_again_changes_nothing_and_answers_the_same() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let [alarm] = due(&database, &store, vec![in_an_hour()]).await.try_into().unwrap();
+    let [claim] = claim_with(&store, room()).await.claims.try_into().unwrap();
+    let delivered = accepted(&claim);
+    for _ in 0..3 {
+        let outcomes = store.settle_under_token(worker(), &[(&claim, &delivered)]).await.unwrap();
+        assert_eq!(outcomes, [Outcome::Delivered]);
+    }
+    let stored = read(&store, &alarm).await;
+    assert_eq!((stored.status, stored.fired_count), (Status::Fired, 1));
+    assert_eq!(history(&database, &alarm).await.len(), 1);
+}
+
+#[tokio::test]
+async fn of_a_batch_each_is_settled_by_its_own_claim_whatever_became_of_the_others() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let alarms = due(&database, &store, (0..4).map(|_| in_an_hour()).collect()).await;
+    let claims = claim_with(&store, room()).await.claims;
+    let of = |alarm: &Alarm| claims.iter().find(|claim| claim.wake.alarm_id == alarm.id).unwrap();
+    store.cancel_if_owned(&ann(), alarms[1].id).await.unwrap();
+    // Lost, and claimed again by somebody else.
+    let expired = format!("UPDATE alarms SET claimed_until = now() WHERE id = '{}'", alarms[2].id);
+    execute(&mut database.connect().await, &expired).await;
+    let [again] = claim_with(&store, room()).await.claims.try_into().unwrap();
+    let gone = format!("DELETE FROM alarms WHERE id = '{}'", alarms[3].id);
+    execute(&mut database.connect().await, &gone).await;
+
+    let settlements: Vec<_> = alarms.iter().map(|alarm| (of(alarm), accepted(of(alarm)))).collect();
+    let mut batch: Vec<_> = settlements.iter().map(|(claim, settlement)| (*claim, settlement)).collect();
+    // Both claims of one alarm may come to one batch.
+    let second = accepted(&again);
+    batch.push((&again, &second));
+    let outcomes = store.settle_under_token(worker(), &batch).await.unwrap();
+    assert_eq!(
+        outcomes,
+        [Outcome::Delivered, Outcome::Cancelled, Outcome::Fenced, Outcome::Cancelled, Outcome::Delivered]
+    );
+    assert_eq!(read(&store, &alarms[1]).await.status, Status::Cancelled);
+    let stored = read(&store, &alarms[2]).await;
+    assert_eq!((stored.status, stored.fired_count), (Status::Fired, 1));
+    let told: Vec<String> = history(&database, &alarms[2]).await.into_iter().map(|entry| entry.0).collect();
+    assert_eq!(told, ["fenced", "delivered"]);
+}
+
+#[tokio::test]
+async fn a_retry_keeps_the_occurrence_and_what_its_wake_tells_of() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let [alarm] = due(&database, &store, vec![in_an_hour()]).await.try_into().unwrap();
+    execute(&mut database.connect().await, "UPDATE alarms SET occurrence_missed = 3").await;
+    let [claim] = claim_with(&store, room()).await.claims.try_into().unwrap();
+    let answer = Answer::Unavailable { why: "HTTP 503".into(), http_status: Some(503), retry_after: None };
+    store.settle_under_token(worker(), &[(&claim, &settlement(&claim, &answer))]).await.unwrap();
+    let stored = read(&store, &alarm).await;
+    assert_eq!((stored.failure_count, stored.last_error.as_str()), (1, "HTTP 503"));
+    assert_eq!(stored.next_fire_at, claim.claimed_at + Duration::from_secs(32));
+    execute(&mut database.connect().await, "UPDATE alarms SET next_fire_at = now()").await;
+    let [again] = claim_with(&store, room()).await.claims.try_into().unwrap();
+    assert_eq!((again.wake.delivery_id, again.wake.attempt, again.wake.missed), (claim.wake.delivery_id, 2, 3));
+}
+
+#[tokio::test]
+async fn past_a_backlog_what_became_due_since_is_found_at_once_and_what_was_overlooked_by_the_survey() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (ann, bob, carol) = (ann(), bob(), did_of("carol"));
+    due(&database, &store, vec![in_an_hour(), in_an_hour()]).await;
+    let (fresh, overlooked) = (create(&store, &bob, in_an_hour()).await, create(&store, &carol, in_an_hour()).await);
+    let statement = format!(
+        "UPDATE alarms SET next_fire_at = now() WHERE id = '{}';
+         UPDATE alarms SET next_fire_at = now() - interval '1 h' WHERE id = '{}'",
+        fresh.id, overlooked.id
+    );
+    execute(&mut database.connect().await, &statement).await;
+    let seen_until = store.now().await.unwrap() - Duration::from_secs(30);
+    let beat = a_beat();
+    let past = |survey, room_of_ann| Look {
+        room: Room { owners: vec![(ann.as_str(), room_of_ann)], ..room() },
+        backlog: Some(Backlog { owners: vec![ann.as_str()], seen_until, survey }),
+        ..look(&beat)
+    };
+    let found = store.look(&past(false, 0)).await.unwrap();
+    assert_eq!((ids(&found.claims), found.crowded.len(), found.whole), (ids_of(&[&fresh]), 0, true));
+    let found = store.look(&past(true, 0)).await.unwrap();
+    assert_eq!((ids(&found.claims), found.crowded.len()), (ids_of(&[&overlooked]), 0));
+    let found = store.look(&past(false, 1)).await.unwrap();
+    assert_eq!((found.claims.len(), &*found.crowded), (1, &[ann.as_str().to_owned()][..]), "room for one of two");
+    let found = store.look(&past(false, 1)).await.unwrap();
+    assert_eq!((found.claims.len(), found.crowded.len()), (1, 0), "the last");
+}

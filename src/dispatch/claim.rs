@@ -83,17 +83,8 @@ impl Dispatcher {
             }
         })?;
         let answered_at = Instant::now();
-        let mut again_at = asked_at;
-        if let Some(peers) = &found.peers {
-            let dead = self.pulse.beaten(asked_at, answered_at, peers);
-            self.compare_clocks(&found, asked_at, answered_at);
-            let released = self.take_over(&dead).await | self.let_go_of_lost(desk).await;
-            if !released && !only_beat {
-                again_at = self.next_look(&found, asked_at, answered_at, may_claim);
-            }
-        } else {
-            again_at = self.next_look(&found, asked_at, answered_at, may_claim);
-        }
+        let dead = found.peers.as_ref().map(|peers| self.pulse.beaten(asked_at, answered_at, peers));
+        let mut again_at = self.next_look(&found, asked_at, answered_at, may_claim);
         let claimed = found.claims.len() + found.unreadable.len();
         if rows > 0 && !found.held {
             let crowded = found.crowded.clone();
@@ -103,15 +94,23 @@ impl Dispatcher {
             } else {
                 desk.backlogs.found(crowded, found.looked_at);
             }
-            if desk.backlogs.wants_survey() {
-                again_at = asked_at;
-            }
         }
-        again_at = if claimed > 0 && claimed == rows { asked_at } else { again_at.max(asked_at + GATHER) };
         debug!(claimed, held = found.held, "looked for due alarms");
         metrics::claims_taken(claimed as u64);
         metrics::dispatch_held(found.held);
+        if dead.is_some() {
+            self.compare_clocks(&found, asked_at, answered_at);
+        }
         self.take(desk, found, asked_at, answered_at).await;
+        // Only now that every claim of this look is in hand, and on its way.
+        let released = match dead {
+            Some(dead) => self.take_over(&dead).await | self.let_go_of_lost(desk).await,
+            None => false,
+        };
+        if released || only_beat || desk.backlogs.wants_survey() {
+            again_at = asked_at;
+        }
+        again_at = if claimed > 0 && claimed == rows { asked_at } else { again_at.max(asked_at + GATHER) };
         Ok(Looks { claimed, again_at })
     }
 

@@ -27,12 +27,12 @@ use crate::{
     clock::{self, Clock},
     config::{self, Config, DispatchMode},
     controller::Controller,
-    dispatch::{Dispatcher, Gate, Limits, Parts},
+    dispatch::{Dispatcher, Gate, Limits, Parts, Pulse},
     domain::ids::WorkerId,
     http,
     leader::{self, Election, Leadership, Standing},
     router::Router,
-    store::Store,
+    store::{self, Store},
     telemetry::{chain, metrics, probes, traces},
     upkeep::{Retention, Upkeep},
 };
@@ -168,7 +168,7 @@ impl Process {
         shutdown: Duration,
         election: Option<Election>,
     ) -> anyhow::Result<()> {
-        let store = self.connect(database, "dispatch", database.dispatch_pool).await?;
+        let store = self.connect(database, store::DISPATCH, database.dispatch_pool).await?;
         let (token, keys) = (&dispatch.wake_token, dispatch.signing_keys);
         let router = Router::new(dispatch.wake_url, token, keys, dispatch.wake_timeout, Arc::clone(&self.clock))?;
         let limits = Limits {
@@ -182,12 +182,14 @@ impl Process {
             shutdown,
             hints: database.hints.is_some(),
         };
+        let pulse = Arc::new(Pulse::new(limits.beat));
         let gate = if let Some(election) = election {
             let leadership = election.leadership();
             // Given back at once when told to stop: claiming stops then, too, and what is in flight needs no Lease.
-            let stop = self.stop.clone();
+            let (stop, of_leader) = (self.stop.clone(), Arc::clone(&pulse));
             self.tasks.spawn(async move {
-                election.run(stop).await;
+                // One that has lost the database cannot claim, and must not keep others from it.
+                election.run(|| !of_leader.is_lost(), stop).await;
                 ("election of the dispatcher", Ok(()))
             });
             Gate::Elected(leadership)
@@ -204,7 +206,8 @@ impl Process {
             ("upkeep", Ok(()))
         });
         let (ladder, clock) = (dispatch.ladder, Arc::clone(&self.clock));
-        let parts = Parts { store, router, ladder, limits, clock, worker, host: leader::host() };
+        let parts =
+            Parts { store, router: Arc::new(router), ladder, limits, pulse, clock, worker, host: leader::host() };
         let stop = self.stop.clone();
         self.tasks.spawn(async move { ("dispatch", Dispatcher::run(parts, gate, stop).await.context("dispatching")) });
         Ok(())
@@ -217,7 +220,7 @@ impl Process {
         let ended = CancellationToken::new();
         let end = ended.clone().drop_guard();
         self.tasks.spawn(async move {
-            election.run(ended).await;
+            election.run(|| true, ended).await;
             ("election of the controller", Ok(()))
         });
         let stop = self.stop.clone();

@@ -18,10 +18,7 @@ use crate::{
         occurrence::{self, Passed, Verdict},
         peers::Sighting,
     },
-    store::{
-        self,
-        claims::{Claim, Folded, Found, Look, Settlement, Unreadable},
-    },
+    store::claims::{Claim, Folded, Found, Look, Settlement, Unreadable},
     telemetry::{chain, metrics},
 };
 
@@ -58,6 +55,7 @@ impl Dispatcher {
         if !may_claim || room.bytes == 0 || only_beat {
             room.rows = 0;
         }
+        let with_suspects = desk.suspects.may_fly(asked_at);
         let rows = room.rows;
         if rows == 0 && !beat_is_due {
             return Ok(Looks { claimed: 0, again_at: self.pulse.next_beat_at() });
@@ -72,11 +70,14 @@ impl Dispatcher {
             beat: beat_is_due.then_some(&self.beat),
             lease: self.limits.lease,
             room,
+            suspects: with_suspects,
             backlog,
         };
-        let found = self.store.look(&look).await.inspect_err(|_| {
+        let found = self.store.look(&look).await;
+        self.pulse.looked(found.is_ok());
+        let found = found.inspect_err(|_| {
             if rows > 0 {
-                desk.lost_until = Some(Instant::now() + store::STATEMENT_TIMEOUT * 2);
+                desk.lose();
             }
             if beat_is_due {
                 self.pulse.missed();
@@ -86,6 +87,12 @@ impl Dispatcher {
         let dead = found.peers.as_ref().map(|peers| self.pulse.beaten(asked_at, answered_at, peers));
         let mut again_at = self.next_look(&found, asked_at, answered_at, may_claim);
         let claimed = found.claims.len() + found.unreadable.len();
+        // As many as there was room for, or some that are taken one by one: there may be more.
+        let mut more = claimed > 0 && (claimed == rows || found.suspects);
+        if with_suspects && claimed == 0 && rows > 0 {
+            // Somebody may be holding on to one that would be taken alone, with others behind it.
+            desk.suspects.not_before(asked_at + self.limits.tick);
+        }
         if rows > 0 && !found.held {
             let crowded = found.crowded.clone();
             if past_backlogs {
@@ -102,6 +109,8 @@ impl Dispatcher {
             self.compare_clocks(&found, asked_at, answered_at);
         }
         self.take(desk, found, asked_at, answered_at).await;
+        // What was too late takes no room: an owner's next rows need not wait for anything to land.
+        more |= claimed > 0 && desk.has_room_for_backlog(&self.limits);
         // Only now that every claim of this look is in hand, and on its way.
         let released = match dead {
             Some(dead) => self.take_over(&dead).await | self.let_go_of_lost(desk).await,
@@ -110,7 +119,7 @@ impl Dispatcher {
         if released || only_beat || desk.backlogs.wants_survey() {
             again_at = asked_at;
         }
-        again_at = if claimed > 0 && claimed == rows { asked_at } else { again_at.max(asked_at + GATHER) };
+        again_at = if more { asked_at } else { again_at.max(asked_at + GATHER) };
         Ok(Looks { claimed, again_at })
     }
 
@@ -197,14 +206,14 @@ impl Dispatcher {
                     let wanted_at = settlement
                         .wanted_at()
                         .map(|at| answered_at + (at - claim.claimed_at).to_std().unwrap_or_default());
-                    desk.hold(claim.token);
+                    desk.hold(&claim);
                     let finished = Finished { claim, settlement, holds_until, wanted_at, lateness: None, span: None };
                     drop(self.results.send(finished));
                 }
             }
         }
         self.fold(desk, folds, asked_at, answered_at).await;
-        self.park(&poison).await;
+        self.park(desk, &poison).await;
     }
 
     fn start(self: &Arc<Self>, desk: &mut Desk, held: Held) {
@@ -223,11 +232,10 @@ impl Dispatcher {
             .collect();
         match self.store.fold_under_token(self.worker, &rows).await {
             Ok(standing) => {
-                let slots = rows.iter().flat_map(|row| row.passed).map(|passed| passed.run.slots).sum();
-                metrics::slots_missed(slots);
                 for fold in folds {
                     // Cancelled or planned anew meanwhile: nothing goes out.
                     if standing.contains(&fold.claim.wake.alarm_id) {
+                        metrics::slots_missed(fold.passed.iter().map(Passed::slots_missed).sum());
                         self.start(desk, Held { claim: fold.into_claim(), asked_at, answered_at });
                     }
                 }
@@ -235,20 +243,23 @@ impl Dispatcher {
             Err(error) => {
                 warn!(folds = folds.len(), error = %chain(&error), "cannot fold slots that passed yet");
                 let claims: Vec<&Claim> = folds.iter().map(|fold| &fold.claim).collect();
-                self.give_back(&claims, "what it stands for could not be written").await;
+                if !self.give_back(&claims, "what it stands for could not be written").await {
+                    desk.lose();
+                }
             }
         }
     }
 
-    async fn park(&self, poison: &[Unreadable]) {
+    async fn park(&self, desk: &mut Desk, poison: &[Unreadable]) {
         if poison.is_empty() {
             return;
         }
         for row in poison {
             error!(alarm_id = %row.id, why = row.why, "alarm {} is parked as failed: {}", row.id, row.why);
         }
-        if let Err(error) = self.store.park_under_token(poison, self.ladder.cap).await {
-            // They come back when their lease has run out.
+        if let Err(error) = self.store.park_under_token(self.worker, poison, self.ladder.cap).await {
+            // They are let go with the next beat, and come back.
+            desk.lose();
             warn!(rows = poison.len(), error = %chain(&error), "alarms cannot be parked yet");
         }
     }

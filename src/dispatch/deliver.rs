@@ -1,5 +1,7 @@
 //! One delivery: the wake goes out, the answer decides what comes next.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 use tracing::warn;
@@ -14,6 +16,10 @@ use crate::{
     telemetry::{chain, metrics, traces::Span},
 };
 
+/// What is left of a lease after the longest wake must be enough to write its result. Less than the configuration asks for between
+/// wake timeout and lease, or nothing could ever be sent.
+const SETTLE: Duration = Duration::from_secs(1);
+
 /// A claim, and the moments that matter about it, on our monotonic clock.
 pub struct Held {
     pub claim: Claim,
@@ -27,8 +33,8 @@ impl Dispatcher {
     /// One claim, from here to its result. A claim that must not be sent any more is let go.
     pub(super) async fn deliver(&self, held: Held) -> Landed {
         if let Some(why) = self.must_not_send(&held) {
-            self.give_back(&[&held.claim], why).await;
-            return Landed::NotSent;
+            let returned = self.give_back(&[&held.claim], why).await;
+            return if returned { Landed::NotSent } else { Landed::Lost };
         }
         let finished = self.wake(held).await;
         // The settler ends after us, or with the process.
@@ -40,7 +46,7 @@ impl Dispatcher {
     fn must_not_send(&self, held: &Held) -> Option<&'static str> {
         if self.stop.is_cancelled() {
             Some("the dispatcher stops")
-        } else if held.asked_at.elapsed() + self.limits.wake_timeout > self.limits.lease {
+        } else if held.asked_at.elapsed() + self.limits.wake_timeout + SETTLE > self.limits.lease {
             Some("the claim is too old to finish inside its lease")
         } else if self.pulse.is_lost() {
             // Peers that saw no beat of ours are about to take this claim.
@@ -50,14 +56,20 @@ impl Dispatcher {
         }
     }
 
-    pub(super) async fn give_back(&self, claims: &[&Claim], why: &'static str) {
+    /// Says whether Postgres heard of it.
+    pub(super) async fn give_back(&self, claims: &[&Claim], why: &'static str) -> bool {
         for alarm_id in claims.iter().map(|claim| claim.wake.alarm_id) {
             warn!(%alarm_id, why, "alarm {alarm_id}: not sent, and given back: {why}");
         }
         match self.store.give_back_under_token(claims).await {
-            Ok(returned) => metrics::claims_returned(returned),
-            // The lease gives them back as well, later.
-            Err(error) => warn!(claims = claims.len(), error = %chain(&error), "claims cannot be given back yet"),
+            Ok(returned) => {
+                metrics::claims_returned(returned);
+                true
+            }
+            Err(error) => {
+                warn!(claims = claims.len(), error = %chain(&error), "claims cannot be given back yet");
+                false
+            }
         }
     }
 

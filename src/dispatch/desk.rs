@@ -1,7 +1,7 @@
 //! What this dispatcher has in hand: deliveries under way, results on their way to the table, whose they are, and how much
 //! room is left. All of it can be lost with the process: the table knows every claim.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chrono::{DateTime, Utc};
 use tokio::{
@@ -12,7 +12,10 @@ use tokio::{
 use super::Limits;
 use crate::{
     domain::ids::ClaimToken,
-    store::claims::{Backlog, Claim, Room},
+    store::{
+        STATEMENT_TIMEOUT,
+        claims::{Backlog, Claim, Room},
+    },
 };
 
 /// Payloads in memory at once: 256 of the largest there can be.
@@ -25,12 +28,13 @@ pub struct Desk {
     /// Each says at its end whether a result is on its way to the table.
     deliveries: JoinSet<Landed>,
     flights: HashMap<Id, Flight>,
-    /// Every claim in hand: in flight, or waiting to be settled.
-    claims: BTreeSet<ClaimToken>,
+    /// Every claim in hand, in flight or waiting to be settled, and what it weighs.
+    claims: BTreeMap<ClaimToken, usize>,
     owners: HashMap<String, usize>,
     bytes: usize,
     pub backlogs: Backlogs,
-    /// A claim was sent and its answer lost: until then rows may turn up as ours that nobody here knows of.
+    pub suspects: Suspects,
+    /// Until then rows may turn up as ours that nobody here knows of.
     pub lost_until: Option<Instant>,
 }
 
@@ -41,6 +45,8 @@ pub enum Landed {
     Answered,
     /// Nothing was sent, and the claim is let go.
     NotSent,
+    /// Nothing was sent, and the claim may still stand.
+    Lost,
 }
 
 /// What a delivery takes up.
@@ -48,11 +54,13 @@ pub struct Flight {
     token: ClaimToken,
     owner: String,
     bytes: usize,
+    suspect: bool,
 }
 
 impl Flight {
     pub fn of(claim: &Claim) -> Self {
-        Self { token: claim.token, owner: claim.wake.owner_did.clone(), bytes: claim.bytes() }
+        let (owner, suspect) = (claim.wake.owner_did.clone(), claim.is_suspect());
+        Self { token: claim.token, owner, bytes: claim.bytes(), suspect }
     }
 }
 
@@ -90,19 +98,25 @@ impl Desk {
 
     /// The claims in hand.
     pub fn tokens(&self) -> Vec<ClaimToken> {
-        self.claims.iter().copied().collect()
+        self.claims.keys().copied().collect()
+    }
+
+    /// A claim whose answer was lost, or that could not be given back, may stand as ours with nobody here to know of it. As long as
+    /// Postgres may still carry out what was asked of it.
+    pub fn lose(&mut self) {
+        self.lost_until = Some(Instant::now() + STATEMENT_TIMEOUT * 2);
     }
 
     /// Takes a claim that only has to be settled.
-    pub fn hold(&mut self, token: ClaimToken) {
-        self.claims.insert(token);
+    pub fn hold(&mut self, claim: &Claim) {
+        self.insert(claim.token, claim.bytes());
     }
 
     /// Takes a claim and starts its delivery.
     pub fn start(&mut self, flight: Flight, delivery: impl Future<Output = Landed> + Send + 'static) {
-        self.claims.insert(flight.token);
-        self.bytes += flight.bytes;
+        self.insert(flight.token, flight.bytes);
         *self.owners.entry(flight.owner.clone()).or_default() += 1;
+        self.suspects.flying += usize::from(flight.suspect);
         let id = self.deliveries.spawn(delivery).id();
         self.flights.insert(id, flight);
     }
@@ -129,32 +143,73 @@ impl Desk {
     /// Claims that are settled, or were given up.
     pub fn settled(&mut self, tokens: &[ClaimToken]) {
         for token in tokens {
-            self.claims.remove(token);
+            self.remove(*token);
         }
     }
 
+    fn insert(&mut self, token: ClaimToken, bytes: usize) {
+        self.bytes += bytes;
+        self.claims.insert(token, bytes);
+    }
+
+    fn remove(&mut self, token: ClaimToken) {
+        self.bytes -= self.claims.remove(&token).unwrap_or(0);
+    }
+
     fn land(&mut self, landed: Result<(Id, Landed), JoinError>) -> bool {
-        let (id, answered) = match landed {
-            Ok((id, landed)) => (id, landed == Landed::Answered),
+        let (id, how) = match landed {
+            Ok(landed) => landed,
             Err(error) => {
                 if error.is_panic() {
-                    tracing::error!(%error, "a delivery panicked; its lease will run out and it is tried again");
+                    tracing::error!(%error, "a delivery panicked; its claim is let go, and it is tried again");
                 }
-                (error.id(), false)
+                (error.id(), Landed::Lost)
             }
         };
         let Some(flight) = self.flights.remove(&id) else { return false };
-        self.bytes -= flight.bytes;
         if let Some(flying) = self.owners.get_mut(&flight.owner) {
             *flying -= 1;
             if *flying == 0 {
                 self.owners.remove(&flight.owner);
             }
         }
-        if !answered {
-            self.claims.remove(&flight.token);
+        match how {
+            // Until it is settled.
+            Landed::Answered => {}
+            Landed::NotSent => self.remove(flight.token),
+            Landed::Lost => {
+                self.remove(flight.token);
+                self.lose();
+            }
         }
-        self.backlogs.owners.contains(&flight.owner)
+        self.suspects.flying -= usize::from(flight.suspect);
+        flight.suspect || self.backlogs.owners.contains(&flight.owner)
+    }
+
+    /// Whether an owner has more due and may have more in flight.
+    pub fn has_room_for_backlog(&self, limits: &Limits) -> bool {
+        let flying = |owner: &String| self.owners.get(owner).copied().unwrap_or(0);
+        self.backlogs.owners.iter().any(|owner| flying(owner) < limits.owner_concurrency)
+    }
+}
+
+/// Occurrences that were claimed again and again without a result: one at a time, so that the one that kills its dispatcher does not
+/// take the others along.
+#[derive(Default)]
+pub struct Suspects {
+    flying: usize,
+    not_before: Option<Instant>,
+}
+
+impl Suspects {
+    /// Whether a claim may take one.
+    pub fn may_fly(&self, now: Instant) -> bool {
+        self.flying == 0 && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// The others are looked for without them until then.
+    pub fn not_before(&mut self, at: Instant) {
+        self.not_before = Some(at);
     }
 }
 

@@ -51,12 +51,12 @@ use crate::{
     clock::Clock,
     domain::{ids::WorkerId, ladder::Ladder},
     leader::Leadership,
-    router::Router,
+    router::Receive,
     store::{self, Store, claims::Beat},
     telemetry::{chain, metrics},
 };
 use desk::Desk;
-use pulse::Pulse;
+pub use pulse::Pulse;
 use settle::{Finished, Written};
 use wait::Hints;
 
@@ -116,9 +116,10 @@ impl Gate {
 /// What a dispatcher works with.
 pub struct Parts {
     pub store: Store,
-    pub router: Router,
+    pub router: Arc<dyn Receive>,
     pub ladder: Ladder,
     pub limits: Limits,
+    pub pulse: Arc<Pulse>,
     pub clock: Arc<dyn Clock>,
     pub worker: WorkerId,
     /// Pod or machine, for people.
@@ -128,12 +129,12 @@ pub struct Parts {
 /// One dispatcher: the only kind of task that talks to the router.
 pub struct Dispatcher {
     store: Store,
-    router: Router,
+    router: Arc<dyn Receive>,
     ladder: Ladder,
     limits: Limits,
     worker: WorkerId,
     beat: Beat,
-    pulse: Pulse,
+    pulse: Arc<Pulse>,
     stop: CancellationToken,
     results: UnboundedSender<Finished>,
     clock: Arc<dyn Clock>,
@@ -153,7 +154,7 @@ impl Dispatcher {
             ladder: parts.ladder,
             worker: parts.worker,
             beat: Beat { version: env!("CARGO_PKG_VERSION"), host: parts.host },
-            pulse: Pulse::new(parts.limits.beat),
+            pulse: parts.pulse,
             limits: parts.limits,
             clock: parts.clock,
             stop,
@@ -174,8 +175,8 @@ impl Dispatcher {
             let claiming = gate.may_claim();
             let again_at = self.look(desk, claiming).await;
             metrics::in_flight(desk.in_flight());
-            // Full, there is no use in looking until something lands; the beat goes on.
-            let full = claiming && desk.is_full(&self.limits);
+            // Full, there is no use in looking until something lands; the beat goes on. After a failure the tick is waited for.
+            let full = claiming && desk.is_full(&self.limits) && !self.pulse.has_failed();
             let mut until = if full { self.pulse.next_beat_at().max(looked_at + GATHER) } else { again_at };
             let sooner = |until: Instant, at: Instant| until.min(at.max(looked_at + GATHER));
             loop {

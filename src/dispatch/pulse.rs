@@ -35,7 +35,7 @@ impl Pulse {
         self.lock().next_at
     }
 
-    /// Whether the last beat failed.
+    /// Whether the last look failed, with a beat in it or not.
     pub fn has_failed(&self) -> bool {
         self.lock().failed
     }
@@ -48,7 +48,8 @@ impl Pulse {
     /// A beat, sent and answered then, that saw these peers. The answer are the dead.
     pub fn beaten(&self, sent_at: Instant, answered_at: Instant, peers: &[Sighting]) -> Vec<Sighting> {
         let mut state = self.lock();
-        (state.beaten_at, state.next_at, state.failed) = (sent_at, sent_at + self.interval, false);
+        // From the answer on, so that between what two beats see lies a whole interval however slow the first was.
+        (state.beaten_at, state.next_at) = (sent_at, answered_at + self.interval);
         if answered_at.duration_since(sent_at) > self.interval {
             // So slow a database may have kept the others from beating.
             state.peers.not_beaten();
@@ -58,9 +59,12 @@ impl Pulse {
 
     /// A beat that failed: the next one is due at once.
     pub fn missed(&self) {
-        let mut state = self.lock();
-        state.failed = true;
-        state.peers.not_beaten();
+        self.lock().peers.not_beaten();
+    }
+
+    /// How a look ended.
+    pub fn looked(&self, succeeded: bool) {
+        self.lock().failed = !succeeded;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -60,37 +60,35 @@ pub async fn run(
     let mut batch = Vec::with_capacity(BATCH);
     // Refused even by themselves: tried again now and then, beside the others.
     let mut stubborn: Vec<Finished> = Vec::new();
+    let mut retry_at = Instant::now();
     let mut open = true;
     while open || !stubborn.is_empty() {
         tokio::select! {
             received = results.recv_many(&mut batch, BATCH), if open => open = received > 0,
-            () = sleep(PAUSE), if !stubborn.is_empty() => batch.append(&mut stubborn),
+            () = sleep_until(retry_at), if !stubborn.is_empty() => {}
         }
         let started = Instant::now();
         while !batch.is_empty() {
             match dispatcher.write(&mut batch).await {
                 Ok(done) => drop(written.send(done)), // nobody listens any more: the dispatcher has stopped
-                Err(error) if error.is_away() => {
+                // Many at once that get no answer may be waiting for one row that somebody holds on to.
+                Err(error) if error.is_away() && !(error.is_timeout() && batch.len() > 1) => {
                     warn!(waiting = batch.len(), error = %chain(&error), "cannot settle yet");
                     give_up_what_is_lost(&mut batch, &written);
                     sleep(PAUSE).await;
                 }
                 Err(error) => {
                     warn!(rows = batch.len(), error = %chain(&error), "a batch of results was refused; each is settled by itself");
-                    for result in batch.drain(..) {
-                        let alarm_id = result.claim.wake.alarm_id;
-                        let mut alone = vec![result];
-                        match dispatcher.write(&mut alone).await {
-                            Ok(done) => drop(written.send(done)),
-                            Err(error) => {
-                                error!(%alarm_id, error = %chain(&error), "alarm {alarm_id}: cannot be settled");
-                                stubborn.append(&mut alone);
-                            }
-                        }
-                    }
-                    give_up_what_is_lost(&mut stubborn, &written);
+                    stubborn.extend(dispatcher.write_each(&mut batch, &written).await);
+                    retry_at = Instant::now() + PAUSE;
                 }
             }
+        }
+        if !stubborn.is_empty() && retry_at <= Instant::now() {
+            give_up_what_is_lost(&mut stubborn, &written);
+            let mut again = std::mem::take(&mut stubborn);
+            stubborn = dispatcher.write_each(&mut again, &written).await;
+            retry_at = Instant::now() + PAUSE;
         }
         // A lone result is written at once; under load those of a few milliseconds go together.
         sleep_until(started + GATHER).await;
@@ -113,6 +111,29 @@ fn give_up_what_is_lost(batch: &mut Vec<Finished>, written: &UnboundedSender<Wri
 }
 
 impl Dispatcher {
+    /// Writes each by itself. The answer are those that were refused, and, if the database has gone away, the rest.
+    async fn write_each(&self, batch: &mut Vec<Finished>, written: &UnboundedSender<Written>) -> Vec<Finished> {
+        let mut left = Vec::new();
+        let mut away = false;
+        for result in batch.drain(..) {
+            if away {
+                left.push(result);
+                continue;
+            }
+            let alarm_id = result.claim.wake.alarm_id;
+            let mut alone = vec![result];
+            match self.write(&mut alone).await {
+                Ok(done) => drop(written.send(done)),
+                Err(error) => {
+                    error!(%alarm_id, error = %chain(&error), "alarm {alarm_id}: cannot be settled yet");
+                    away = error.is_away() && !error.is_timeout();
+                    left.append(&mut alone);
+                }
+            }
+        }
+        left
+    }
+
     /// Writes a batch, and empties it.
     async fn write(&self, batch: &mut Vec<Finished>) -> store::Result<Written> {
         let settlements: Vec<(&Claim, &Settlement)> =
@@ -133,7 +154,7 @@ fn count(result: Finished, outcome: Outcome) {
     let Finished { settlement, lateness, span, .. } = result;
     let standing = !matches!(outcome, Outcome::Cancelled | Outcome::Fenced);
     if standing {
-        metrics::slots_missed(settlement.slots_passed());
+        metrics::slots_missed(settlement.slots_missed());
     } else {
         metrics::results_fenced(1);
     }

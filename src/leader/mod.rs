@@ -156,13 +156,18 @@ impl Election {
         Leadership::new(self.standing.subscribe())
     }
 
-    /// Until told to stop; then gives back what it holds.
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// Until told to stop; then gives back what it holds. While this replica is not `fit` for what the Lease is about, it leaves it
+    /// to others.
+    pub async fn run(mut self, fit: impl Fn() -> bool, stop: CancellationToken) {
         loop {
             let next_turn = Instant::now() + RETRY;
-            tokio::select! {
-                () = stop.cancelled() => break,
-                () = self.turn() => {}
+            if fit() {
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    () = self.turn() => {}
+                }
+            } else {
+                self.step_down().await;
             }
             // A standing may end by itself before the next turn.
             while let Some(change) = self.candidate.next_change(Instant::now()).filter(|change| *change < next_turn) {
@@ -176,8 +181,18 @@ impl Election {
                 () = tokio::time::sleep_until(next_turn) => {}
             }
         }
-        self.standing.send_replace(Standing::Undecided);
-        self.release().await;
+        self.step_down().await;
+    }
+
+    /// Gives back what it holds, and knows nothing any more.
+    async fn step_down(&mut self) {
+        let before = self.standing.send_replace(Standing::Undecided);
+        metrics::leader(self.name, false);
+        self.mine = None;
+        if !matches!(before, Standing::Undecided) {
+            self.release().await;
+        }
+        self.candidate = Candidate::new(self.identity.clone(), Instant::now());
     }
 
     /// One look, and what follows from it.
@@ -281,7 +296,7 @@ impl Election {
     }
 
     /// So that another need not wait until it runs out. If that fails, it runs out.
-    async fn release(self) {
+    async fn release(&self) {
         let released = async {
             let Some(mut lease) = self.read().await? else { return Ok(false) };
             if Record::of(&lease).holder.as_deref() != Some(&self.identity) {

@@ -15,6 +15,7 @@ mod wire;
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use reqwest::{
     Client,
     header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderName, HeaderValue, RETRY_AFTER},
@@ -47,6 +48,13 @@ pub enum Error {
     Client(#[source] reqwest::Error),
     #[error("CHRONOS_WAKE_TOKEN cannot stand in a header: only visible ASCII characters can")]
     Token,
+}
+
+/// Whoever takes wakes: the router over HTTP. Benchmarks that want to see the dispatcher alone put somebody in its place who takes
+/// everything at once.
+pub trait Receive: Send + Sync {
+    /// Delivers one wake. Whatever goes wrong is an answer too: the ladder decides, not the caller.
+    fn wake<'a>(&'a self, wake: &'a Wake, trace: &'a Trace) -> BoxFuture<'a, Answer>;
 }
 
 #[derive(Clone)]
@@ -84,7 +92,7 @@ impl Router {
         Ok(Self { client, url, bearer, signing_keys, timeout, clock })
     }
 
-    /// Delivers one wake. Whatever goes wrong is an answer too: the ladder decides, not the caller.
+    /// Delivers one wake: one exchange.
     pub async fn wake(&self, wake: &Wake, trace: &Trace) -> Answer {
         // One deadline over connect, headers and body.
         let deadline = Instant::now() + self.timeout;
@@ -112,6 +120,12 @@ impl Router {
                 answer::answer(status, headers, &text)
             }
         }
+    }
+}
+
+impl Receive for Router {
+    fn wake<'a>(&'a self, wake: &'a Wake, trace: &'a Trace) -> BoxFuture<'a, Answer> {
+        Box::pin(Self::wake(self, wake, trace))
     }
 }
 

@@ -52,8 +52,15 @@ pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Planned for the values at hand: a plan for any LIMIT, or for any combination of filters, scans the table. Compiling statements
 /// this short costs more than running them. Not as startup options, which a pgbouncer refuses; behind one that pools transactions
 /// they hold for some connections only, which costs time and nothing else.
-/// And the server gives up when we have: what nobody waits for any more must not be carried out later.
-const ON_CONNECT: &str = "SET plan_cache_mode = force_custom_plan; SET jit = off; SET statement_timeout = '10s'";
+/// And the server gives up when we have: what nobody waits for any more must not be carried out later. A host that died in the middle
+/// of an edit must not keep its rows locked until TCP notices, hours later.
+const ON_CONNECT: &str = "SET plan_cache_mode = force_custom_plan; SET jit = off; SET statement_timeout = '10s'; \
+                          SET idle_in_transaction_session_timeout = '15s'";
+/// A dispatcher's results come many at once. When somebody holds on to one of their rows the others must not wait for it: the batch is
+/// refused soon, and each is written by itself.
+const ON_DISPATCH_CONNECT: &str = "SET lock_timeout = '2s'";
+/// The role whose connections those are.
+pub const DISPATCH: &str = "dispatch";
 /// A connection that cannot be had in this time is reported, not waited for.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -94,14 +101,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether there was no answer in time.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout { .. })
+    }
+
     /// Whether the database is away, as against having refused or not understood something.
     pub fn is_away(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::NoAnswer { .. } | Self::Timeout { .. } => true,
             Self::Uri(_) | Self::Unsafe(_) | Self::Migrate(_) | Self::SchemaMissing | Self::LeftBehind { .. } => false,
             Self::Query { source, .. } => {
-                // 57P0x: the server is shutting down, starting up, or ended the connection.
-                let ending = |code: &str| code.starts_with("57P0");
+                // 08: no connection. 25006: a standby that was promoted a moment ago, or a primary that is none any more. 40: a
+                // deadlock, or another order of things; 53: no disk, memory or connections left. 57P0: the server is
+                // shutting down, starting up, or ended the connection. None of them is about what was asked.
+                let ending =
+                    |code: &str| ["08", "25006", "40", "53", "57P0"].iter().any(|class| code.starts_with(class));
                 let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code);
                 let by_server = code.is_some_and(|code| ending(&code));
                 by_server || matches!(source, sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
@@ -136,7 +151,15 @@ impl Store {
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
-            .after_connect(|connection, _| Box::pin(async move { connection.execute(ON_CONNECT).await.map(|_| ()) }))
+            .after_connect(move |connection, _| {
+                Box::pin(async move {
+                    connection.execute(ON_CONNECT).await?;
+                    if role == DISPATCH {
+                        connection.execute(ON_DISPATCH_CONNECT).await?;
+                    }
+                    Ok(())
+                })
+            })
             .connect_with(options)
             .await
             .map_err(|source| Error::Connect { at, source })?;

@@ -23,7 +23,14 @@ async fn dispatcher(store: &Store) -> WorkerId {
     let worker = WorkerId::from_uuid(Uuid::new_v4());
     let beat = Beat { version: "0.1.0", host: "here".to_owned() };
     let room = Room { rows: 0, bytes: 0, of_owner: 1, owners: Vec::new() };
-    let look = Look { worker, beat: Some(&beat), lease: std::time::Duration::from_secs(60), room, backlog: None };
+    let look = Look {
+        worker,
+        beat: Some(&beat),
+        lease: std::time::Duration::from_secs(60),
+        room,
+        suspects: true,
+        backlog: None,
+    };
     store.look(&look).await.unwrap();
     worker
 }

@@ -163,9 +163,23 @@ impl Given {
             uri: SecretString::from(uri),
             allow_unsafe: self.flag("CHRONOS_ALLOW_UNSAFE_POSTGRES"),
             api_pool: self.count("CHRONOS_API_POOL", 1000),
-            dispatch_pool: self.count("CHRONOS_DISPATCH_POOL", 1000),
+            dispatch_pool: self.dispatch_pool(),
             hints: self.hints(),
         }
+    }
+
+    fn dispatch_pool(&mut self) -> u32 {
+        let connections = self.count("CHRONOS_DISPATCH_POOL", 1000);
+        if connections < LEAST_DISPATCH_POOL {
+            self.problem(
+                "CHRONOS_DISPATCH_POOL",
+                &format!(
+                    "is {connections}; a dispatcher claims, settles and listens at the same time, so give it \
+                     {LEAST_DISPATCH_POOL} connections or more"
+                ),
+            );
+        }
+        connections
     }
 
     fn hints(&mut self) -> Option<Duration> {
@@ -288,6 +302,8 @@ impl Given {
 
 /// A claim must outlive its wake by the time one settle takes.
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
+/// One to claim and beat, one to settle, one that hears hints.
+const LEAST_DISPATCH_POOL: u32 = 3;
 /// After the last wake's deadline there is still its settle to write.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
 /// A century.

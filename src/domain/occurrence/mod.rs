@@ -131,6 +131,8 @@ words! {
         Past = "past",
         /// The alarm was given another schedule before they were claimed.
         Replanned = "replanned",
+        /// Nothing could be done with the row.
+        Parked = "parked",
     }
 }
 
@@ -146,6 +148,11 @@ impl Passed {
     /// A slot that had passed before anybody asked for it.
     pub const fn at_birth(slot: DateTime<Utc>) -> Self {
         Self::missed(single(slot), Reason::Past)
+    }
+
+    /// How many of them were missed, as against passed over by policy or pause.
+    pub fn slots_missed(&self) -> u64 {
+        if self.outcome == Outcome::Missed { self.run.slots } else { 0 }
     }
 
     pub(super) const fn missed(run: Run, reason: Reason) -> Self {

@@ -41,7 +41,7 @@ pub const CLAIM_PAST_BACKLOGS: &str = concat!(
 );
 
 /// From so many claims without a result on, a row is claimed alone: what kills its dispatcher must not take others along.
-const SUSPECT_CLAIMS: i32 = 4;
+pub(super) const SUSPECT_CLAIMS: i32 = 4;
 
 /// What a dispatcher says of itself when it beats.
 #[derive(Clone, Debug)]
@@ -78,6 +78,8 @@ pub struct Look<'a> {
     pub beat: Option<&'a Beat>,
     pub lease: Duration,
     pub room: Room<'a>,
+    /// Whether to take rows, one at a time, that were claimed again and again without a result.
+    pub suspects: bool,
     /// `None`: nobody is known to have one.
     pub backlog: Option<Backlog<'a>>,
 }
@@ -94,6 +96,8 @@ pub struct Found {
     pub unreadable: Vec<Unreadable>,
     /// Owners that have more due than room.
     pub crowded: Vec<String>,
+    /// Some that are taken alone were due: others, or they, are still waiting.
+    pub suspects: bool,
     /// Past backlogs: nothing else was left that this look could have found.
     pub whole: bool,
     /// The earliest alarm still ahead.
@@ -124,6 +128,7 @@ async fn found(db: &mut PgConnection, look: &Look<'_>) -> Result<Found, sqlx::Er
         claims: Vec::with_capacity(rows.len()),
         unreadable: Vec::new(),
         crowded: first.try_get::<Option<Vec<String>>, _>("crowded")?.unwrap_or_default(),
+        suspects: first.try_get("suspects")?,
         whole: first.try_get("whole")?,
         next_at: first.try_get("next_at")?,
     };
@@ -158,6 +163,7 @@ fn bind<'q>(query: Query<'q, Postgres, PgArguments>, look: &'q Look<'_>) -> Quer
         .bind(rooms)
         .bind(int(look.room.of_owner))
         .bind(SUSPECT_CLAIMS)
+        .bind(look.suspects)
 }
 
 fn peers(row: &sqlx::postgres::PgRow) -> Result<Vec<Sighting>, sqlx::Error> {

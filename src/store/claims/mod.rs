@@ -75,6 +75,11 @@ impl Claim {
         }
     }
 
+    /// Whether it was claimed alone, and others may be waiting behind it.
+    pub fn is_suspect(&self) -> bool {
+        self.claims > look::SUSPECT_CLAIMS.unsigned_abs()
+    }
+
     /// What it weighs in memory, as far as the owner decides it.
     pub fn bytes(&self) -> usize {
         self.wake.payload.as_str().len() + self.wake.message.len()

@@ -26,6 +26,8 @@ pub struct Unreadable {
 impl Store {
     /// Lets go of claims whose wakes were not sent; the alarms are due as before. Says how many still stood.
     pub async fn give_back_under_token(&self, claims: &[&Claim]) -> Result<u64> {
+        let mut claims = claims.to_vec();
+        claims.sort_by_key(|claim| claim.wake.alarm_id); // in one order for everybody who locks many
         let ids: Vec<_> = claims.iter().map(|claim| claim.wake.alarm_id.as_uuid()).collect();
         let tokens: Vec<_> = claims.iter().map(|claim| claim.token.as_uuid()).collect();
         self.ask("giving claims back", async |db| {
@@ -50,13 +52,24 @@ impl Store {
         self.ask("taking a dead dispatcher's claims", async |db| {
             let row = sqlx::query(
                 "WITH dead AS (
-                     DELETE FROM dispatchers WHERE worker = $1 AND beats = $2 AND started_at = $3 RETURNING worker
-                 ), released AS (
+                     SELECT worker FROM dispatchers WHERE worker = $1 AND beats = $2 AND started_at = $3 FOR UPDATE
+                 ), held AS (
                      -- What is claimed is due: found by alarms_due_idx. What was paused meanwhile wants no delivery.
+                     SELECT alarms.id FROM alarms JOIN dead ON claimed_by = dead.worker
+                     WHERE status = 'active' AND next_fire_at <= now()
+                 ), free AS MATERIALIZED (
+                     -- Nobody is waited for: our own beats and claims come after this.
+                     SELECT alarms.id FROM alarms JOIN dead ON claimed_by = dead.worker
+                     WHERE status = 'active' AND next_fire_at <= now()
+                     FOR UPDATE OF alarms SKIP LOCKED
+                 ), released AS (
                      UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL
-                     FROM dead
-                     WHERE alarms.claimed_by = dead.worker AND status = 'active' AND next_fire_at <= now()
-                     RETURNING alarms.id
+                     FROM free WHERE alarms.id = free.id RETURNING alarms.id
+                 ), forgotten AS (
+                     -- While somebody holds on to a row of it, it is found dead again with the next beat.
+                     DELETE FROM dispatchers USING dead
+                     WHERE dispatchers.worker = dead.worker
+                       AND (SELECT count(*) FROM held) = (SELECT count(*) FROM free)
                  )
                  SELECT (SELECT count(*) FROM dead) AS dead, (SELECT count(*) FROM released) AS released",
             )
@@ -77,8 +90,14 @@ impl Store {
         let known: Vec<_> = known.iter().map(|token| token.as_uuid()).collect();
         self.ask("letting go of claims", async |db| {
             sqlx::query(
-                "UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL
-                 WHERE claimed_by = $1 AND claim_token <> ALL ($2) AND status = 'active' AND next_fire_at <= now()",
+                "WITH free AS MATERIALIZED (
+                     -- What somebody holds on to is found with the next beat, or by the lease.
+                     SELECT id FROM alarms
+                     WHERE claimed_by = $1 AND claim_token <> ALL ($2) AND status = 'active' AND next_fire_at <= now()
+                     FOR UPDATE SKIP LOCKED
+                 )
+                 UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL
+                 FROM free WHERE alarms.id = free.id",
             )
             .bind(worker.as_uuid())
             .bind(known)
@@ -91,7 +110,7 @@ impl Store {
 
     /// Parks rows with which nothing can be done, each with its reason, where their owners see it. A timer is owed for as long as it
     /// takes: it waits for `timers_wait` and is tried again.
-    pub async fn park_under_token(&self, rows: &[Unreadable], timers_wait: Duration) -> Result<()> {
+    pub async fn park_under_token(&self, worker: WorkerId, rows: &[Unreadable], timers_wait: Duration) -> Result<()> {
         self.ask("parking alarms", async |db| {
             sqlx::query(include_str!("../sql/park.sql"))
                 .bind(rows.iter().map(|row| row.id.as_uuid()).collect::<Vec<_>>())
@@ -99,6 +118,7 @@ impl Store {
                 .bind(rows.iter().map(|row| row.why.clone()).collect::<Vec<_>>())
                 .bind(timers_wait.as_secs_f64())
                 .bind(super::RESOURCE_CHANGED)
+                .bind(worker.as_uuid())
                 .execute(db)
                 .await
                 .map(|_| ())

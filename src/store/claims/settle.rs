@@ -125,8 +125,13 @@ impl Settlement {
         self.attempt.as_ref()
     }
 
+    /// Slots that were missed, as against skipped.
+    pub fn slots_missed(&self) -> u64 {
+        self.passed.as_ref().map_or(0, Passed::slots_missed)
+    }
+
     /// How many slots passed without a try.
-    pub fn slots_passed(&self) -> u64 {
+    fn slots_passed(&self) -> u64 {
         self.passed.map_or(0, |passed| passed.run.slots)
     }
 }
@@ -166,8 +171,10 @@ impl Store {
     /// Writes which slots' wakes are to go out instead of those that were claimed. The answer are the alarms whose claim still
     /// stood: no other may be sent.
     pub async fn fold_under_token(&self, worker: WorkerId, folds: &[Folded<'_>]) -> Result<Vec<AlarmId>> {
+        let mut folds = folds.to_vec();
+        folds.sort_by_key(|fold| fold.claim.wake.alarm_id);
         self.ask("folding slots that passed", async |db| {
-            let found: Vec<(Uuid,)> = bind_fold(folds, worker).fetch_all(db).await?;
+            let found: Vec<(Uuid,)> = bind_fold(&folds, worker).fetch_all(db).await?;
             Ok(found.into_iter().map(|(id,)| AlarmId::from_uuid(id)).collect())
         })
         .await

@@ -7,6 +7,7 @@ due AS MATERIALIZED (
       AND subject = 'agent'
       AND next_fire_at <= now()
       AND (claimed_until IS NULL OR claimed_until <= now())
+      AND ($12 OR claims < $11)
       AND (SELECT claim FROM may)
     ORDER BY next_fire_at
     LIMIT $5
@@ -24,5 +25,5 @@ due AS MATERIALIZED (
     WHERE of_owner <= room AND bytes_before < $7
       AND CASE WHEN eldest_claims >= $11 THEN place = 1 ELSE claims < $11 END
 ),
--- Were more rows of other owners there than were read?
+-- Nobody has a backlog: nothing to survey.
 surveyed AS (SELECT true AS whole),

@@ -1,15 +1,15 @@
--- Some owners ($12) have more due than they have room for. Reading on along alarms_due_idx would mean reading through all of it,
--- so rows are found by owner instead. Whose: those with a row that became due since $13, those with a backlog and room again,
--- and, when $14 says so, every owner there is, one probe of alarms_owner_due_idx each.
+-- Some owners ($13) have more due than they have room for. Reading on along alarms_due_idx would mean reading through all of it,
+-- so rows are found by owner instead. Whose: those with a row that became due since $14, those with a backlog and room again,
+-- and, when $15 says so, every owner there is, one probe of alarms_owner_due_idx each.
 fresh AS (
     SELECT owner_did, next_fire_at
     FROM alarms
-    WHERE status = 'active' AND next_fire_at > $13 AND next_fire_at <= now()
+    WHERE status = 'active' AND next_fire_at > $14 AND next_fire_at <= now()
     ORDER BY next_fire_at
     -- A backlog may grow while we look: not more than this is read of it.
     LIMIT 1000
 ), everyone AS (
-    (SELECT owner_did, next_fire_at FROM alarms WHERE status = 'active' AND $14 ORDER BY owner_did, next_fire_at LIMIT 1)
+    (SELECT owner_did, next_fire_at FROM alarms WHERE status = 'active' AND $15 ORDER BY owner_did, next_fire_at LIMIT 1)
     UNION ALL
     SELECT later.owner_did, later.next_fire_at
     FROM everyone
@@ -21,12 +21,12 @@ fresh AS (
 ), waiting AS (
     SELECT found.owner_did, coalesce(min(busy.room), $10) AS room, min(found.next_fire_at) AS since
     FROM (
-        SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($12)
+        SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($13)
         UNION ALL
-        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND owner_did <> ALL ($12)
+        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND owner_did <> ALL ($13)
         UNION ALL
         SELECT owner_did, (SELECT min(next_fire_at) FROM alarms WHERE status = 'active' AND alarms.owner_did = backlog.owner_did)
-        FROM unnest($12::text[]) AS backlog (owner_did)
+        FROM unnest($13::text[]) AS backlog (owner_did)
     ) AS found
     LEFT JOIN busy ON busy.owner_did = found.owner_did
     GROUP BY found.owner_did
@@ -40,6 +40,7 @@ fresh AS (
           AND subject = 'agent'
           AND next_fire_at <= now()
           AND (claimed_until IS NULL OR claimed_until <= now())
+          AND ($12 OR claims < $11)
           AND (SELECT claim FROM may)
         ORDER BY next_fire_at
         -- One more than any owner has room for tells that there is a backlog.
@@ -68,6 +69,9 @@ fresh AS (
     ) AS locked
     WHERE chosen.place <= $5
 ),
+-- Was anything left that this look could have found? What is taken alone leaves the others behind, as does what fits no more.
+-- When everybody was asked, it does not matter that not all that is fresh was read.
 surveyed AS (
-    SELECT (SELECT count(*) FROM fresh) < 1000 AND (SELECT count(*) FROM chosen) <= $5 AS whole
+    SELECT ($15 OR (SELECT count(*) FROM fresh) < 1000) AND (SELECT count(*) FROM chosen) <= $5
+           AND NOT EXISTS (SELECT FROM ranked WHERE claims >= $11 OR bytes_before >= $7) AS whole
 ),

@@ -14,8 +14,12 @@ SELECT look.*, claimed.*
 FROM (
     SELECT now() AS looked_at, may.held, surveyed.whole, peers.*,
         (SELECT array_agg(DISTINCT owner_did) FROM ranked WHERE of_owner > room) AS crowded,
-        -- Rows already due are not asked for: they are being claimed, or cannot be, and must not shorten the wait.
-        (SELECT min(next_fire_at) FROM alarms WHERE status = 'active' AND next_fire_at > now()) AS next_at
+        -- Taken alone, or left for later because of it: either way there may be more.
+        EXISTS (SELECT FROM ranked WHERE claims >= $11) AS suspects,
+        -- Rows already due are not asked for: they are being claimed, or cannot be, and must not shorten the wait. Nor what is
+        -- further away than anybody sleeps, which may be an instant that no clock of ours can hold.
+        (SELECT min(next_fire_at) FROM alarms
+         WHERE status = 'active' AND next_fire_at > now() AND next_fire_at < now() + interval '2 days') AS next_at
     FROM may, surveyed, (
         SELECT array_agg(worker) AS peers, array_agg(beats) AS peers_beats, array_agg(started_at) AS peers_started_at
         FROM dispatchers WHERE $4 AND worker <> $1

@@ -97,8 +97,14 @@ async fn an_occurrence_claimed_four_times_without_a_result_is_claimed_alone_from
     let fresh = due(&database, &store, vec![in_an_hour(), in_an_hour()]).await;
     let oldest = format!("UPDATE alarms SET claims = 4, first_claimed_at = now() WHERE id = '{}'", fresh[0].id);
     execute(&mut database.connect().await, &oldest).await;
+    let beat = a_beat();
+    let without = Look { suspects: false, ..look(&beat) };
+    assert_eq!(
+        ids(&store.look(&without).await.unwrap().claims),
+        ids_of(&[&fresh[1]]),
+        "while another one is in flight"
+    );
     assert_eq!(ids(&claim_with(&store, room()).await.claims), ids_of(&[&fresh[0]]));
-    assert_eq!(ids(&claim_with(&store, room()).await.claims), ids_of(&[&fresh[1]]));
 }
 
 #[tokio::test]

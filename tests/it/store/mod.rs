@@ -58,6 +58,7 @@ fn look(beat: &Beat) -> Look<'_> {
         beat: Some(beat),
         lease: LEASE,
         room: Room { rows: 100, bytes: usize::MAX, of_owner: 100, owners: Vec::new() },
+        suspects: true,
         backlog: None,
     }
 }

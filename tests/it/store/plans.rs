@@ -105,6 +105,7 @@ fn claim_of<'q>(statement: AssertSqlSafe<String>, most: i64, room: i32) -> Query
         .bind(vec![room])
         .bind(32)
         .bind(4)
+        .bind(true)
 }
 
 #[tokio::test]

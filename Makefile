@@ -41,8 +41,9 @@ test: setup ## Run all tests: unit, integration, documentation
 	$(CARGO) test --locked --no-fail-fast
 
 .PHONY: bench
-bench: packages ## Run the benchmarks: tables of ours beside others, in an optimised build
-	@$(CARGO) bench --locked --benches
+bench: packages ## Run the benchmarks: tables of ours beside others, in an optimised build (ONLY="drain http")
+	@$(if $(ONLY),,$(CARGO) bench --locked --bench schedule)
+	$(CARGO) bench --locked --bench dispatch -- $(ONLY)
 
 # Not part of `test`: a search has no end. `test` replays what it found (fuzz/corpus).
 .PHONY: fuzz

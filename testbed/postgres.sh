@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # testbed/postgres.sh run DIR               a Postgres server on loopback, in the foreground, until told to stop
 # testbed/postgres.sh obey DIR [TEMPLATE]   one that is stopped and started again by words on stdin
+# testbed/postgres.sh bench DIR             like run, but as somebody sets up a small production server
 #
 # DIR must not exist yet; it is removed at the end. `run` prints one line, `ready URI`, to which a database's name is to be
 # added: `URI/postgres`. It ends on TERM, INT or HUP, or when the process that started it is gone (TESTBED_PARENT: its pid,
@@ -18,10 +19,12 @@ cd "$cd_from"
 READY_SECONDS=60       # 1 s on an idle machine
 USER_NAME=postgres     # Postgres refuses to run as root; Debian's package brings this user along
 
-usage='usage: postgres.sh run DIR | obey DIR [TEMPLATE]'
+usage='usage: postgres.sh run DIR | obey DIR [TEMPLATE] | bench DIR'
 settings=(-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=400 -c shared_buffers=128MB)
+segment=1 # MB
 case "${1:-} $#" in
   'run 2') ;;
+  'bench 2') segment=16 settings=(-c fsync=on -c synchronous_commit=on -c full_page_writes=on -c shared_buffers=2GB -c max_wal_size=4GB) ;;
   'obey 2' | 'obey 3') settings=(-c fsync=on -c synchronous_commit=on -c full_page_writes=on -c max_connections=100 -c shared_buffers=32MB) ;;
   *) die "$usage" ;;
 esac
@@ -55,8 +58,8 @@ if [ -n "$template" ]; then
 else
   (umask 077; openssl rand -hex 16 >password)
   [ "$(id -u)" != 0 ] || chown "$USER_NAME": password
-  # Small segments of the log: a copy of a template is mostly log otherwise.
-  "${as_user[@]}" "$bin/initdb" -D data -U chronos -A scram-sha-256 --pwfile=password -E UTF8 --no-locale --no-sync --wal-segsize=1 \
+  # Small segments of the log: a copy of a template is mostly log otherwise. A server under load would do nothing but change them.
+  "${as_user[@]}" "$bin/initdb" -D data -U chronos -A scram-sha-256 --pwfile=password -E UTF8 --no-locale --no-sync --wal-segsize="$segment" \
     >initdb.log 2>&1 || { cat initdb.log >&2; die "initdb failed"; }
 fi
 password=$(<password)
@@ -103,7 +106,7 @@ obey() { # WORDS
 serve
 until starter_gone; do
   [ -z "$postgres_pid" ] || ! gone "$postgres_pid" || { tail -n 15 postgres.log >&2; die "Postgres died"; }
-  if [ "$mode" = run ]; then
+  if [ "$mode" != obey ]; then
     pause 0.2
   elif read -r -t 0.2 words; then
     obey "$words"

@@ -1,0 +1,103 @@
+//! Who takes the wakes: a small HTTP server in a process of its own, which remembers how late each came.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::Context;
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    routing::{get, post},
+};
+use chrono::{DateTime, Utc};
+use chronos::clock::{Clock, SystemClock};
+
+/// What makes this program a sink.
+pub const WORD: &str = "sink";
+
+/// Microseconds behind the nominal instant, and the id, of every wake since the last time somebody asked.
+type Seen = Arc<Mutex<Vec<(i64, String)>>>;
+
+/// Serves on one thread until killed, with whoever started it.
+pub fn serve() -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let seen = Seen::default();
+        let app = Router::new()
+            .route("/wake", post(wake))
+            .route("/count", get(|State(seen): State<Seen>| async move { Json(seen.lock().expect("kept").len()) }))
+            .route(
+                "/take",
+                post(|State(seen): State<Seen>| async move { Json(std::mem::take(&mut *seen.lock().expect("kept"))) }),
+            )
+            .with_state(seen);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        println!("http://{}", listener.local_addr()?);
+        std::io::stdout().flush()?;
+        Ok(axum::serve(listener, app).await?)
+    })
+}
+
+async fn wake(State(seen): State<Seen>, headers: HeaderMap, _body: Bytes) -> StatusCode {
+    let now = SystemClock.now();
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let due: Option<DateTime<Utc>> = text("ce-time").and_then(|text| text.parse().ok());
+    let (Some(due), Some(id)) = (due, text("ce-id")) else { return StatusCode::BAD_REQUEST };
+    seen.lock().expect("kept").push(((now - due).num_microseconds().unwrap_or(i64::MAX), id.to_owned()));
+    StatusCode::NO_CONTENT
+}
+
+/// A running sink.
+pub struct Sink {
+    child: Child,
+    base: String,
+    client: reqwest::Client,
+}
+
+impl Sink {
+    pub fn start() -> anyhow::Result<Self> {
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig=KILL", "--"])
+            .arg(std::env::current_exe()?)
+            .arg(WORD)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting the sink")?;
+        let mut base = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut base)?;
+        Ok(Self { child, base: base.trim().to_owned(), client: reqwest::Client::new() })
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}/wake", self.base)
+    }
+
+    /// Returns as soon as so many wakes have come.
+    pub async fn wait_for(&self, wakes: usize) -> anyhow::Result<()> {
+        loop {
+            let text = self.client.get(format!("{}/count", self.base)).send().await?.text().await?;
+            if text.parse::<usize>()? >= wakes {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What came since the last time.
+    pub async fn take(&self) -> anyhow::Result<Vec<(i64, String)>> {
+        let text = self.client.post(format!("{}/take", self.base)).send().await?.text().await?;
+        Ok(serde_json::from_str(&text)?)
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

@@ -1,0 +1,253 @@
+//! Where it all happens: a Postgres of its own with nothing unsafe about it, rows, `chronosd` as a process.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use chrono::{DateTime, TimeDelta, Utc};
+use chronos::{
+    config::Database,
+    store::{self, Store},
+};
+use futures::StreamExt;
+use sqlx::{Executor, PgPool, postgres::PgPoolOptions};
+
+use crate::sink::Sink;
+
+/// Far more than may be in flight at once, so that no owner's share is what is measured.
+const OWNERS: i32 = 1000;
+/// Rows of one INSERT.
+const CHUNK: i64 = 50_000;
+const WAKE_TOKEN: &str = "bench-wake-token-0123456789";
+
+pub struct World {
+    pub uri: String,
+    pub pool: PgPool,
+    postgres: Child,
+}
+
+/// When the rows of one batch are due.
+#[derive(Clone, Copy, Debug)]
+pub enum Due {
+    /// Weeks ahead, a millisecond apart: they are in the way, and nothing else.
+    Pending,
+    /// All at once.
+    At(DateTime<Utc>),
+    /// One after another, this far apart.
+    Every(DateTime<Utc>, TimeDelta),
+}
+
+impl World {
+    pub async fn start() -> anyhow::Result<Self> {
+        let directory = std::env::temp_dir().join(format!("chronos-bench-{}", std::process::id()));
+        let mut postgres = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("testbed/postgres.sh"))
+            .arg("bench")
+            .arg(&directory)
+            .env("TESTBED_PARENT", std::process::id().to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting Postgres")?;
+        let mut said = String::new();
+        BufReader::new(postgres.stdout.take().expect("piped")).read_line(&mut said)?;
+        let uri = said.trim().strip_prefix("ready ").context("Postgres did not start; its words are above")?;
+        let uri = format!("{uri}/postgres");
+        // What the dispatchers' pools do, so that the ideal is not handicapped.
+        let pool = PgPoolOptions::new()
+            .max_connections(8)
+            .after_connect(|db, _| {
+                Box::pin(async move {
+                    db.execute("SET plan_cache_mode = force_custom_plan; SET jit = off").await.map(|_| ())
+                })
+            })
+            .connect(&uri)
+            .await?;
+        let world = Self { uri, pool, postgres };
+        world.store(1).await?.migrate().await?;
+        Ok(world)
+    }
+
+    pub async fn store(&self, connections: u32) -> anyhow::Result<Store> {
+        let database = Database {
+            uri: self.uri.clone().into(),
+            allow_unsafe: false,
+            api_pool: 1,
+            dispatch_pool: connections,
+            hints: Some(Duration::from_secs(1)),
+        };
+        Ok(Store::connect(&database, store::DISPATCH, connections).await?)
+    }
+
+    /// Adds rows. The payload is random hex: as compressible as text is.
+    pub async fn add(&self, rows: i64, due: Due, payload_bytes: i32) -> anyhow::Result<()> {
+        let (first, step) = match due {
+            Due::Pending => (self.now().await? + TimeDelta::days(30), TimeDelta::milliseconds(1)),
+            Due::At(at) => (at, TimeDelta::zero()),
+            Due::Every(at, step) => (at, step),
+        };
+        let chunks = (0..rows).step_by(usize::try_from(CHUNK)?).map(|from| {
+            sqlx::query(
+                "INSERT INTO alarms (owner_did, user_id, label, correlation_id, kind, fire_at, scheduled_for, next_fire_at, wake_message, payload)
+                 SELECT format('did:matrix:user%s:%s', n % $1, substr(md5((n % $1)::text), 1, 16)), format('user%s', n % $1), 'bench', format('bench-%s', n),
+                        'once', due, due, due, 'Look after what you were told to look after.',
+                        json_build_object('text', substr((SELECT string_agg(md5(n::text || piece), '') FROM generate_series(0, $2 / 32) AS piece), 1, $2))
+                 FROM generate_series($3::bigint, $4) AS n, LATERAL (SELECT $5 + n * $6::bigint * interval '1 microsecond' AS due) AS instant",
+            )
+            .bind(OWNERS)
+            .bind(payload_bytes)
+            .bind(from)
+            .bind((from + CHUNK).min(rows) - 1)
+            .bind(first)
+            .bind(step.num_microseconds().unwrap_or(0))
+            .execute(&self.pool)
+        });
+        let mut inserts = futures::stream::iter(chunks).buffer_unordered(2);
+        while let Some(inserted) = inserts.next().await {
+            inserted?;
+        }
+        Ok(())
+    }
+
+    /// What was settled is gone, and the next round finds the table as the first did: fresh statistics, nothing left to write.
+    pub async fn settle_down(&self) -> anyhow::Result<()> {
+        for statement in
+            ["DELETE FROM alarms WHERE status <> 'active'", "TRUNCATE attempts", "VACUUM ANALYZE alarms", "CHECKPOINT"]
+        {
+            self.pool.execute(statement).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn now(&self) -> anyhow::Result<DateTime<Utc>> {
+        Ok(sqlx::query_scalar("SELECT now()").fetch_one(&self.pool).await?)
+    }
+
+    /// Returns when nothing is due any more.
+    pub async fn until_drained(&self) -> anyhow::Result<()> {
+        let due = "SELECT EXISTS (SELECT FROM alarms WHERE status = 'active' AND next_fire_at <= now())";
+        while sqlx::query_scalar(due).fetch_one(&self.pool).await? {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Every one of them delivered once.
+    pub async fn check_delivered(&self, rows: i64) -> anyhow::Result<()> {
+        let (all, alarms): (i64, i64) =
+            sqlx::query_as("SELECT count(*), count(DISTINCT alarm_id) FROM attempts WHERE outcome = 'delivered'")
+                .fetch_one(&self.pool)
+                .await?;
+        ensure!((all, alarms) == (rows, rows), "{rows} alarms, but {all} deliveries of {alarms} alarms");
+        Ok(())
+    }
+
+    /// Bytes of the write-ahead log so far.
+    pub async fn wal(&self) -> anyhow::Result<f64> {
+        Ok(sqlx::query_scalar("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::double precision")
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    /// Transactions so far, those that anybody made.
+    pub async fn transactions(&self) -> anyhow::Result<i64> {
+        // A backend reports what it did at most once a second, or when it goes.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        Ok(sqlx::query_scalar("SELECT sum(xact_commit + xact_rollback)::bigint FROM pg_stat_database")
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    /// Processor time of Postgres and all its children, in seconds.
+    pub fn postgres_cpu(&self) -> f64 {
+        let mut all = 0.0;
+        let mut open = vec![self.postgres.id()];
+        while let Some(pid) = open.pop() {
+            let Ok(children) = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) else { continue };
+            open.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+            // The script around Postgres looks every now and then whether it is still wanted: that is not Postgres.
+            if pid != self.postgres.id() && is_postgres(pid) {
+                all += cpu(pid).unwrap_or(0.0);
+            }
+        }
+        all
+    }
+
+    /// `chronosd run` with nothing but the dispatcher, at its default settings.
+    pub async fn dispatcher(&self, sink: &Sink) -> anyhow::Result<Daemon> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig=KILL", "--", env!("CARGO_BIN_EXE_chronosd"), "run"]);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CHRONOS_") || name.starts_with("OTEL_"))
+        {
+            command.env_remove(name);
+        }
+        let mut child = command
+            .env_remove("KUBECONFIG")
+            .env("CHRONOS_ROLES", "dispatch")
+            .env("CHRONOS_POSTGRES_URI", &self.uri)
+            .env("CHRONOS_METRICS_PORT", "0")
+            .env("CHRONOS_WAKE_TOKEN", WAKE_TOKEN)
+            .env("CHRONOS_ROUTER_WAKE_URL", sink.url())
+            .env("CHRONOS_LOG", "warn,chronos=info")
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("starting chronosd")?;
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let listening = tokio::task::spawn_blocking(move || {
+            let listening = lines.by_ref().map_while(Result::ok).any(|line| line.contains("\"probes\""));
+            // It goes on talking, and somebody has to listen.
+            std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("chronosd: {line}")));
+            listening
+        });
+        ensure!(listening.await?, "chronosd did not start");
+        Ok(Daemon { child })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // TERM, so that it cleans up behind itself.
+        drop(Command::new("kill").arg(self.postgres.id().to_string()).status());
+        drop(self.postgres.wait());
+    }
+}
+
+pub struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    pub fn cpu(&self) -> anyhow::Result<f64> {
+        cpu(self.child.id())
+    }
+
+    /// Resident memory in bytes.
+    pub fn memory(&self) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).context("the kernel says how much")?;
+        let kilobytes: f64 = line.split_whitespace().nth(1).context("a figure")?.parse()?;
+        Ok(kilobytes * 1024.0)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(Command::new("kill").arg(self.child.id().to_string()).status());
+        drop(self.child.wait());
+    }
+}
+
+fn is_postgres(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres")
+}
+
+/// Processor time of a process, in seconds.
+fn cpu(pid: u32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after_name = stat.rsplit(')').next().context("a name in parentheses")?;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+    Ok(ticks / 100.0) // USER_HZ, on every Linux
+}

@@ -103,13 +103,17 @@ obey() { # WORDS
 }
 
 serve
+begun=''
 until starter_gone; do
   [ -z "$postgres_pid" ] || ! gone "$postgres_pid" || { tail -n 15 postgres.log >&2; die "Postgres died"; }
   if [ "$mode" = run ]; then
     pause 0.2
-  elif read -r -t 0.2 words; then
-    obey "$words"
+  elif IFS= read -r -t 0.2 words; then
+    obey "$begun$words"
+    begun=''
   elif [ $? -le 128 ]; then                                 # not for want of time: the end
     exit 0
+  else
+    begun+=$words                                           # time was up in the middle of a line
   fi
 done

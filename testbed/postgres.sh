@@ -10,6 +10,7 @@
 # `obey` does the same with everything on that keeps committed rows. It reads lines: `stop fast` (as an administrator does)
 # and `stop immediate` (as a crash does) answer `stopped`, `start` answers `ready URI` again, with the data and the port
 # there were; it ends, too, with its stdin. TEMPLATE is the DIR of another one that is stopped: it begins as a copy of that.
+# TESTBED_OFF names a setting that is off all the same, such as fsync.
 set -euo pipefail
 cd_from=$PWD
 cd "$(dirname "$0")"
@@ -28,6 +29,7 @@ case "${1:-} $#" in
   'obey 2' | 'obey 3') settings=(-c fsync=on -c synchronous_commit=on -c full_page_writes=on -c max_connections=100 -c shared_buffers=32MB) ;;
   *) die "$usage" ;;
 esac
+[ -z "${TESTBED_OFF:-}" ] || settings+=(-c "$TESTBED_OFF=off")
 mode=$1 dir=$2 template=${3:-}
 [ -z "$template" ] || template=$(cd "$template" && pwd)
 starter=${TESTBED_PARENT:-$PPID}
@@ -104,13 +106,17 @@ obey() { # WORDS
 }
 
 serve
+begun=''
 until starter_gone; do
   [ -z "$postgres_pid" ] || ! gone "$postgres_pid" || { tail -n 15 postgres.log >&2; die "Postgres died"; }
   if [ "$mode" != obey ]; then
     pause 0.2
-  elif read -r -t 0.2 words; then
-    obey "$words"
+  elif IFS= read -r -t 0.2 words; then
+    obey "$begun$words"
+    begun=''
   elif [ $? -le 128 ]; then                                 # not for want of time: the end
     exit 0
+  else
+    begun+=$words                                           # time was up in the middle of a line
   fi
 done

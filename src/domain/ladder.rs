@@ -84,6 +84,18 @@ mod tests {
     }
 
     #[test]
+    fn jitter_is_applied_before_the_cap() {
+        // 960 s less a tenth. The cap less a tenth would be 810.
+        assert_eq!(ladder().rung(5, 0.0), Duration::from_secs(864));
+        for chance in [0.5, 0.75, 0.999] {
+            assert_eq!(ladder().rung(5, chance), Duration::from_secs(900), "{chance}");
+        }
+        for chance in [0.0, 0.5, 0.999] {
+            assert_eq!(ladder().rung(6, chance), Duration::from_secs(900), "{chance}");
+        }
+    }
+
+    #[test]
     fn retry_after_lengthens_a_rung_up_to_the_cap_and_shortens_none() {
         let wait = |seconds| ladder().wait(0, Some(Duration::from_secs(seconds)), 0.5).as_secs();
         assert_eq!((wait(5), wait(200), wait(86_400)), (30, 200, 900));

@@ -87,8 +87,12 @@ pub enum What {
     Killed,
     /// `SIGSTOP`, and `SIGCONT` at its end.
     Frozen,
+    /// Told to stop, and gone with wakes in flight when its grace period had ended.
+    CutShort,
     /// Postgres is stopped.
     DatabaseAway,
+    /// Postgres is stopped for longer than a claim holds.
+    LeaseOutlasted,
     /// `pg_terminate_backend`.
     ConnectionsCut,
     /// The router answers no wake, or something else than success, and does nothing about it.
@@ -111,8 +115,8 @@ pub enum Symptom {
 }
 
 impl What {
-    /// A database that is away or cuts connections explains nothing: a settle is tried again until its lease ends, and a
-    /// repeated one changes nothing.
+    /// A database that is away or cuts connections explains nothing, unless it is away until a lease ends: until then a settle
+    /// is tried again, and a repeated one changes nothing.
     pub fn explains(self, symptom: Symptom) -> bool {
         match (self, symptom) {
             (Self::Killed, Symptom::Repeated | Symptom::TakenTwice | Symptom::Unrecorded) => true,
@@ -125,6 +129,9 @@ impl What {
             (Self::AnswersLost, Symptom::Repeated | Symptom::Unrecorded) => false,
             (Self::RouterFails, Symptom::Unanswered) => true,
             (Self::RouterFails, Symptom::Repeated | Symptom::TakenTwice | Symptom::Unrecorded) => false,
+            // The answer was there, and nobody could write it down in time, or waited for it.
+            (Self::CutShort | Self::LeaseOutlasted, Symptom::Repeated) => true,
+            (Self::CutShort | Self::LeaseOutlasted, _) => false,
             (Self::DatabaseAway | Self::ConnectionsCut, _) => false,
         }
     }

@@ -48,7 +48,13 @@ impl Postgres {
     /// A migrated one, in about half a second.
     pub async fn start() -> Self {
         let template = TEMPLATE.get_or_init(Self::template).await;
-        Self::obeying(Some(template.directory.clone())).await
+        Self::obeying(Some(template.directory.clone()), None).await
+    }
+
+    /// One that is careless in one thing, such as `fsync`.
+    pub async fn start_without(setting: &str) -> Self {
+        let template = TEMPLATE.get_or_init(Self::template).await;
+        Self::obeying(Some(template.directory.clone()), Some(setting)).await
     }
 
     pub async fn stop(&self, how: Stop) {
@@ -65,7 +71,7 @@ impl Postgres {
     }
 
     async fn template() -> Self {
-        let template = Self::obeying(None).await;
+        let template = Self::obeying(None, None).await;
         let store = Database { uri: template.uri.clone() }.store().await;
         store.migrate().await.expect("the migrations run");
         store.close().await;
@@ -73,11 +79,12 @@ impl Postgres {
         template
     }
 
-    async fn obeying(template: Option<PathBuf>) -> Self {
+    async fn obeying(template: Option<PathBuf>, off: Option<&str>) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("chronos-gauntlet-{}-{number}", std::process::id()));
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("testbed/postgres.sh"));
         command.arg("obey").arg(&directory).args(template).env("TESTBED_PARENT", std::process::id().to_string());
+        command.envs(off.map(|setting| ("TESTBED_OFF", setting)));
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the test bed has a Postgres");
         let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().expect("piped")).lines());

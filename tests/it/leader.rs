@@ -9,7 +9,10 @@ use serde_json::json;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::support::{AgentKey, Daemon, Namespace, Proxy, Reply, World, api::Api, eventually};
+use crate::{
+    support::{AgentKey, Daemon, Namespace, Proxy, Reply, World, api::Api, eventually},
+    telemetry::scrape::count,
+};
 
 const DISPATCH: &str = "chronos-dispatch";
 const CONTROLLER: &str = "chronos-controller";
@@ -118,8 +121,10 @@ fn holder(spec: &LeaseSpec) -> Option<Uuid> {
 #[tokio::test]
 async fn only_the_leader_delivers_and_when_it_is_told_to_stop_the_other_does_at_once() {
     let stage = Stage::set().await;
-    let [(first, leads), (_second, follows)] = stage.leader_and_follower("dispatch", DISPATCH).await;
+    let [(first, leads), (second, follows)] = stage.leader_and_follower("dispatch", DISPATCH).await;
     assert_eq!(stage.deliver(20).await, BTreeSet::from([leads]));
+    let metric = async |replica: &Daemon| count(replica, "chronos_leader", &[("lease", DISPATCH)]).await;
+    assert_eq!((metric(&first).await, metric(&second).await), (1, 0));
 
     let told = Instant::now();
     let stopped = tokio::spawn(first.terminate());
@@ -127,6 +132,7 @@ async fn only_the_leader_delivers_and_when_it_is_told_to_stop_the_other_does_at_
     assert!(told.elapsed() < HANDED_OVER, "{:?}", told.elapsed());
     assert!(stopped.await.unwrap().success());
     assert_eq!(stage.deliver(20).await, BTreeSet::from([follows]));
+    assert_eq!(metric(&second).await, 1);
 
     let spec = stage.spec(DISPATCH).await.unwrap();
     assert_eq!((spec.lease_transitions, spec.lease_duration_seconds), (Some(1), Some(15)));

@@ -14,6 +14,7 @@ mod gauntlet;
 mod http;
 mod leader;
 mod parsers;
+mod process;
 mod router;
 mod store;
 mod support;

@@ -82,9 +82,13 @@ impl<'a> Book<'a> {
         self.history.faults.iter().filter(|fault| fault.what.explains(symptom)).any(|fault| {
             let hit = fault.replica.as_deref().is_none_or(|name| match fault.what {
                 What::Frozen => name == first || Some(name) == second,
-                What::Killed | What::DatabaseAway | What::ConnectionsCut | What::RouterFails | What::AnswersLost => {
-                    name == first
-                }
+                What::Killed
+                | What::CutShort
+                | What::DatabaseAway
+                | What::LeaseOutlasted
+                | What::ConnectionsCut
+                | What::RouterFails
+                | What::AnswersLost => name == first,
             });
             hit && fault.began_at <= until && fault.ended_at.is_none_or(|ended_at| ended_at + AFTERMATH >= from)
         })

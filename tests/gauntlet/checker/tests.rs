@@ -253,7 +253,7 @@ fn a_re_planned_occurrence_is_another_one() {
 }
 
 #[test]
-fn a_repeat_is_named_unless_its_sender_was_killed_or_frozen() {
+fn a_repeat_is_named_unless_its_sender_was_killed_frozen_or_cut_short_or_its_lease_had_ended() {
     let repeated = || {
         let mut history = honest();
         history.wakes.insert(1, wake(1.0, 1, "b", 1.6, 503));
@@ -271,6 +271,10 @@ fn a_repeat_is_named_unless_its_sender_was_killed_or_frozen() {
     // Both the one that was frozen and the one that took over may be first.
     for replica in ["a", "b"] {
         told(&changed(repeated(), |history| history.faults.push(fault(What::Frozen, replica, 1.0, 1.5))), &[]);
+    }
+    for what in [What::CutShort, What::LeaseOutlasted] {
+        told(&changed(repeated(), |history| history.faults.push(fault(what, "a", 1.3, 1.4))), &[]);
+        told(&changed(repeated(), |history| history.faults.push(fault(what, "b", 1.3, 1.4))), &named);
     }
     for what in [What::DatabaseAway, What::ConnectionsCut, What::RouterFails, What::AnswersLost] {
         told(&changed(repeated(), |history| history.faults.push(fault(what, "a", 1.3, 1.4))), &named);

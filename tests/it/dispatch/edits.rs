@@ -76,6 +76,18 @@ async fn a_success_that_arrives_in_a_pause_counts_and_the_alarm_stays_paused() {
 }
 
 #[tokio::test]
+async fn a_once_alarm_paused_in_flight_has_fired_when_the_success_arrives() {
+    let (world, store, alarm, _dispatcher) = under_way(in_an_hour(), Reply::Status(202)).await;
+    store.pause_if_owned(&ann(), alarm.id).await.unwrap();
+    assert_eq!(read(&store, &alarm).await.status, Status::Paused);
+    world.sink.release();
+    assert_eq!(outcome(&world, &alarm).await, "delivered");
+    let stored = read(&store, &alarm).await;
+    assert_eq!((stored.status, stored.fired_count, stored.in_flight), (Status::Fired, 1, false));
+    assert_eq!(world.sink.received().len(), 1);
+}
+
+#[tokio::test]
 async fn a_failure_that_arrives_in_a_pause_keeps_its_rung_for_the_resume() {
     let world = World::new().await;
     let store = world.database.store().await;

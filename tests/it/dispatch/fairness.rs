@@ -2,12 +2,13 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use chronos::domain::access::Did;
+use chrono::TimeDelta;
+use chronos::domain::{access::Did, alarm::Draft};
 use sqlx::PgConnection;
 
 use crate::support::{
     Reply, World,
-    alarms::{ann, bob, create, execute, in_an_hour},
+    alarms::{ann, bob, create, draft, execute, in_an_hour},
     eventually,
 };
 
@@ -66,6 +67,33 @@ async fn an_owner_at_its_cap_is_passed_over_and_the_others_are_served() {
     })
     .await;
     assert_eq!(by_owner(&world)[ann().as_str()], CROWD as usize, "each once");
+}
+
+#[tokio::test]
+async fn an_alarm_made_beside_anothers_crowd_is_in_time() {
+    /// Four at once, twenty milliseconds each: twenty seconds of work.
+    const CROWD: u32 = 4_000;
+    /// A tenth of that: a look, and what two busy cores add.
+    const IN_TIME: TimeDelta = TimeDelta::seconds(2);
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let mut db = world.database.connect().await;
+    crowd(&mut db, &ann(), CROWD).await;
+    execute(&mut db, "ANALYZE alarms").await;
+    world.sink.always(Reply::Slow(Duration::from_millis(20)));
+    let _dispatcher = world.chronosd_with("dispatch", &[("CHRONOS_OWNER_CONCURRENCY", "4")]).await;
+    world.sink.wakes(20).await;
+    for _ in 0..3 {
+        let alarm = create(&store, &bob(), Draft { delay_seconds: Some(1), ..draft() }).await;
+        let id = alarm.id.to_string();
+        let arrived_at = eventually("bob is woken", || async {
+            world.sink.received().iter().rev().find(|wake| wake.body["alarm_id"] == id).map(|wake| wake.arrived_at)
+        })
+        .await;
+        let late = arrived_at - alarm.next_fire_at;
+        assert!(late < IN_TIME, "{late} late");
+    }
+    assert!(by_owner(&world)[ann().as_str()] < CROWD as usize, "hers are not through yet");
 }
 
 #[tokio::test]

@@ -2,10 +2,14 @@
 
 use std::process::Stdio;
 
-use crate::support::{
-    World,
-    alarms::{ann, create, execute, in_an_hour},
-    daemon::{PROMPT, command},
+use crate::{
+    support::{
+        World,
+        alarms::{ann, create, execute, in_an_hour},
+        daemon::{PROMPT, command},
+        eventually,
+    },
+    telemetry::scrape::count,
 };
 
 async fn switch(world: &World, to: &str) -> String {
@@ -28,11 +32,14 @@ async fn nothing_goes_out_while_dispatch_is_held_and_everything_when_it_is_relea
     let daemon = world.chronosd("dispatch").await;
     let (status, words) = daemon.readiness().await;
     assert_eq!((status, words.contains("dispatch is held by ann@")), (200, true), "{words}");
+    let told = async || count(&daemon, "chronos_dispatch_held", &[]).await;
+    eventually("its metrics say so, too", || async { (told().await == 1).then_some(()) }).await;
     assert_eq!(switch(&world, "hold").await, held, "the first hold stands");
     assert!(world.sink.received().is_empty());
 
     let released = switch(&world, "release").await;
     assert!(released.starts_with("dispatch goes on; it was held by ann@"), "{released}");
     world.sink.wakes(1).await;
+    eventually("its metrics say so, too", || async { (told().await == 0).then_some(()) }).await;
     assert_eq!(switch(&world, "release").await, "dispatch was not held\n");
 }

@@ -5,10 +5,11 @@ use std::{collections::HashSet, time::Duration};
 use chrono::TimeDelta;
 use uuid::Uuid;
 
-use super::{QUICK, SWIFT, all, claims_wait, each_was_woken, every_promise_was_kept};
+use super::{QUICK, SHORT_LEASE, SWIFT, all, claims_wait, each_was_woken, elected, every_promise_was_kept};
 use crate::{
-    gauntlet::{Gauntlet, driver::NOW, postgres::Stop, sink::Reply},
-    support::{Proxy, eventually},
+    gauntlet::{Gauntlet, driver::NOW, history::What, postgres::Stop, sink::Reply},
+    support::{Namespace, Proxy, eventually},
+    telemetry::scrape::count,
 };
 
 /// How long Postgres stays away under held wakes: the promise itself.
@@ -63,19 +64,26 @@ async fn beats_pass(gauntlet: &Gauntlet, count: i64) {
 
 #[tokio::test]
 async fn postgres_restarted_under_load_loses_and_repeats_nothing() {
-    nothing_is_lost_or_repeated_by(Stop::Fast).await;
+    nothing_is_lost_or_repeated_by(Stop::Fast, &[]).await;
 }
 
 #[tokio::test]
 async fn postgres_crashed_under_load_loses_and_repeats_nothing() {
-    nothing_is_lost_or_repeated_by(Stop::Immediate).await;
+    nothing_is_lost_or_repeated_by(Stop::Immediate, &[]).await;
 }
 
-async fn nothing_is_lost_or_repeated_by(how: Stop) {
+#[tokio::test]
+async fn postgres_crashed_under_the_load_of_a_leader_loses_and_repeats_nothing() {
+    let namespace = Namespace::fresh().await;
+    nothing_is_lost_or_repeated_by(Stop::Immediate, &elected(&namespace)).await;
+}
+
+/// `mode` says how replicas share the work.
+async fn nothing_is_lost_or_repeated_by(how: Stop, mode: &[(&str, &str)]) {
     let gauntlet = Gauntlet::open().await;
     // In flight for a while: claims, deliveries and settles are all under way at any time.
     gauntlet.sink().always(Reply::Slow(Duration::from_millis(100)));
-    let settings = all(&[LEASE, QUICK]);
+    let settings = all(&[LEASE, QUICK, mode]);
     let (first, second) = tokio::join!(gauntlet.replica("first", &settings), gauntlet.replica("second", &settings));
     let mut alarms = Vec::new();
     for due_in in [0, 1, 2, 3] {
@@ -153,5 +161,50 @@ async fn a_settle_whose_connection_was_cut_is_written_by_the_next_try() {
     lock.rollback().await.unwrap();
     gauntlet.settled(&[alarm], "fired").await;
     assert_eq!(gauntlet.tries(alarm).await, [(1, "delivered".to_owned(), Some(202))]);
+    every_promise_was_kept(gauntlet, [replica]).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_postgres_cannot_take_within_its_lease_is_given_up_and_the_same_wake_goes_out_again() {
+    let gauntlet = Gauntlet::open().await;
+    let replica = gauntlet.replica("first", SHORT_LEASE).await;
+    gauntlet.sink().reply([Reply::Hold]);
+    let alarm = gauntlet.driver.once("a", NOW).await;
+    gauntlet.sink().wakes(1).await;
+
+    let outlasted = gauntlet.nemesis.begin(What::LeaseOutlasted, None);
+    let away = gauntlet.nemesis.stop_database(&gauntlet.postgres, Stop::Fast).await;
+    gauntlet.sink().release();
+    eventually("the answer is given up", || async {
+        (replica.daemon.said("not settled within its lease; the same wake goes out again") == 1).then_some(())
+    })
+    .await;
+    gauntlet.nemesis.start_database(&gauntlet.postgres, away).await;
+    gauntlet.nemesis.end(outlasted);
+
+    gauntlet.settled(&[alarm], "fired").await;
+    let wakes = gauntlet.sink().received();
+    assert_eq!(wakes.len(), 2);
+    assert_eq!(wakes[0].body, wakes[1].body, "the same wake, the same delivery id, the same attempt");
+    assert_eq!(gauntlet.tries(alarm).await, [(1, "delivered".to_owned(), Some(202))]);
+    every_promise_was_kept(gauntlet, [replica]).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_took_too_long_to_finish_inside_its_lease_is_given_back_and_taken_again() {
+    let gauntlet = Gauntlet::open().await;
+    let lock = claims_wait(&gauntlet).await;
+    let alarm = gauntlet.driver.once("a", NOW).await;
+    let replica = gauntlet.replica("first", SHORT_LEASE).await;
+    gauntlet.blocked().await;
+    // More than the lease has beside the wake timeout, and less than the lease.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    lock.rollback().await.unwrap();
+
+    gauntlet.settled(&[alarm], "fired").await;
+    each_was_woken(&gauntlet, &[alarm], 1);
+    let [taken, returned] = ["chronos_claims_taken_total", "chronos_claims_returned_total"];
+    let (taken, returned) = (count(&replica.daemon, taken, &[]).await, count(&replica.daemon, returned, &[]).await);
+    assert!(returned >= 1 && taken == returned + 1, "{taken} taken, {returned} given back");
     every_promise_was_kept(gauntlet, [replica]).await;
 }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{SHORT_LEASE, SWIFT, claims_wait, each_was_woken, every_promise_was_kept};
+use super::{SHORT_LEASE, SWIFT, all, claims_wait, each_was_woken, elected, every_promise_was_kept};
 use crate::{
     gauntlet::{Gauntlet, driver::NOW, sink::Reply},
-    support::eventually,
+    support::{Namespace, eventually},
+    telemetry::scrape::count,
 };
 
 #[tokio::test]
@@ -18,6 +19,12 @@ async fn a_dispatcher_frozen_past_its_lease_changes_nothing_when_it_goes_on() {
 #[tokio::test]
 async fn a_dispatcher_frozen_until_its_peers_think_it_dead_changes_nothing_when_it_goes_on() {
     late_answers_change_nothing(SWIFT).await;
+}
+
+#[tokio::test]
+async fn a_leader_frozen_until_another_leads_changes_nothing_when_it_goes_on() {
+    let namespace = Namespace::fresh().await;
+    late_answers_change_nothing(&all(&[SWIFT, &elected(&namespace)])).await;
 }
 
 async fn late_answers_change_nothing(settings: &[(&str, &str)]) {
@@ -35,6 +42,10 @@ async fn late_answers_change_nothing(settings: &[(&str, &str)]) {
     gauntlet.nemesis.thaw(&first, frozen).await;
     assert_eq!(outcomes(&gauntlet, alarm, "fenced").await, ["delivered", "fenced"]);
     assert_eq!(outcomes(&gauntlet, cancelled, "cancelled").await, ["cancelled"]);
+    eventually("both late answers are counted", || async {
+        (count(&first.daemon, "chronos_results_fenced_total", &[]).await == 2).then_some(())
+    })
+    .await;
     each_was_woken(&gauntlet, &[alarm], 2);
     each_was_woken(&gauntlet, &[cancelled], 1);
     every_promise_was_kept(gauntlet, [first, second]).await;

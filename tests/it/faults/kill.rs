@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 
-use super::{SWIFT, all, each_was_woken, every_promise_was_kept};
+use super::{SWIFT, all, each_was_woken, elected, every_promise_was_kept};
 use crate::{
     gauntlet::{Gauntlet, dead_end::DeadEnd, driver::NOW, sink::Reply},
     support::Namespace,
+    telemetry::scrape::count,
 };
 
 /// How long the wakes of a dead dispatcher may take at default settings: three beats of 5 s after the last one seen, one
@@ -24,9 +25,7 @@ async fn at_default_settings_the_wakes_of_a_killed_dispatcher_go_out_within_25_s
 #[tokio::test]
 async fn the_wakes_of_a_killed_leader_go_out_within_25_seconds_too() {
     let namespace = Namespace::fresh().await;
-    let cluster =
-        [("KUBECONFIG", namespace.kubeconfig.to_str().unwrap()), ("CHRONOS_NAMESPACE", namespace.name.as_str())];
-    the_wakes_of_a_killed_dispatcher_go_out_in_time(&all(&[DEFAULT, &cluster])).await;
+    the_wakes_of_a_killed_dispatcher_go_out_in_time(&all(&[DEFAULT, &elected(&namespace)])).await;
 }
 
 async fn the_wakes_of_a_killed_dispatcher_go_out_in_time(settings: &[(&str, &str)]) {
@@ -84,6 +83,8 @@ async fn a_dispatcher_killed_between_send_and_settle_is_replaced_and_its_wakes_g
     gauntlet.sink().release();
     each_was_woken(&gauntlet, &alarms, 2);
     each_was_woken(&gauntlet, &[cancelled], 1);
+    // What was cancelled wants no delivery.
+    assert_eq!(count(&second.daemon, "chronos_claims_released_total", &[]).await, alarms.len() as u64);
     every_promise_was_kept(gauntlet, [second]).await;
 }
 

@@ -8,11 +8,15 @@ mod freeze;
 mod kill;
 mod replicas;
 mod router;
+mod stop;
 
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use crate::gauntlet::{Gauntlet, Replica};
+use crate::{
+    gauntlet::{Gauntlet, Replica},
+    support::Namespace,
+};
 
 /// Peers notice a death in three beats. Not less than a second each: a replica that is slow on a busy machine is not dead.
 /// The lease stays at its two minutes: who recovers in time does so by beats.
@@ -26,6 +30,11 @@ const QUICK: &[(&str, &str)] = &[("CHRONOS_RETRY_BASE_MS", "20"), ("CHRONOS_RETR
 /// Several groups of settings as one.
 fn all<'a>(groups: &[&[(&'a str, &'a str)]]) -> Vec<(&'a str, &'a str)> {
     groups.concat()
+}
+
+/// Of replicas that elect the one that claims, by a Lease in this namespace.
+fn elected(namespace: &Namespace) -> [(&str, &str); 2] {
+    [("KUBECONFIG", namespace.kubeconfig.to_str().unwrap()), ("CHRONOS_NAMESPACE", &namespace.name)]
 }
 
 /// From now on claims wait for a lock, with the whole question in Postgres' hands, until what this returns is let go.

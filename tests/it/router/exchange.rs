@@ -5,9 +5,12 @@ use std::time::Duration;
 use chronos::domain::occurrence::Answer;
 
 use super::{TRACE, router, wake};
-use crate::support::{
-    AgentKey, PATIENCE, World, eventually,
-    raw::{Act, RawSink},
+use crate::{
+    gauntlet::dead_end::DeadEnd,
+    support::{
+        AgentKey, PATIENCE, World, eventually,
+        raw::{Act, RawSink},
+    },
 };
 
 const ACCEPTED: Answer = Answer::Accepted { http_status: 202 };
@@ -110,6 +113,15 @@ async fn one_deadline_covers_headers_and_body() {
     let why = "HTTP 503: not".into();
     let busy = Answer::Unavailable { why, http_status: Some(503), retry_after: None };
     assert_eq!(router.wake(&wake(), &TRACE).await, busy, "the status was said, the rest was not");
+}
+
+#[tokio::test]
+async fn the_deadline_covers_the_connection_too() {
+    let dead_end = DeadEnd::start().await;
+    // Nobody refuses it and nobody lets it in: without a deadline it would wait for minutes.
+    let answer = tokio::time::timeout(PATIENCE, async { router(&dead_end.url, SHORT).wake(&wake(), &TRACE).await });
+    let none = Answer::Unavailable { why: "no answer within 1 s".into(), http_status: None, retry_after: None };
+    assert_eq!(answer.await.unwrap(), none);
 }
 
 #[tokio::test]

@@ -108,8 +108,13 @@ impl Daemon {
 
     /// Status and words of `/readyz`.
     pub async fn readiness(&self) -> (u16, String) {
+        self.probe("/readyz").await
+    }
+
+    /// Status and words of a page beside the facade.
+    pub async fn probe(&self, path: &str) -> (u16, String) {
         with_tls();
-        let response = reqwest::get(format!("http://{}/readyz", self.probes)).await.expect("probes are served");
+        let response = reqwest::get(format!("http://{}{path}", self.probes)).await.expect("probes are served");
         (response.status().as_u16(), response.text().await.expect("it says something"))
     }
 
@@ -150,6 +155,11 @@ impl Daemon {
     /// Asks it to stop, as Kubernetes does, and waits for it.
     pub async fn terminate(mut self) -> ExitStatus {
         self.signal("TERM").await;
+        self.ended().await
+    }
+
+    /// Waits for it to end, for whatever reason.
+    pub async fn ended(&mut self) -> ExitStatus {
         tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it stops in time").expect("it is ours")
     }
 

@@ -14,19 +14,15 @@ use chronos::{
 use reqwest::Method;
 use sqlx::Connection;
 
-use super::exposition::{self, Family};
+use super::{
+    exposition::{self, Family},
+    scrape::scrape,
+};
 use crate::support::{
-    AgentKey, Daemon, Reply, World,
+    AgentKey, Reply, World,
     alarms::{ann, create, execute, in_an_hour},
     eventually,
 };
-
-async fn scrape(daemon: &Daemon) -> BTreeMap<String, Family> {
-    let response = reqwest::get(format!("http://{}/metrics", daemon.probes)).await.unwrap();
-    assert_eq!(response.status(), 200);
-    assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
-    exposition::read(&response.text().await.unwrap())
-}
 
 /// The values of a family by one label.
 fn by(label: &str, family: &Family) -> BTreeMap<String, f64> {
@@ -264,6 +260,41 @@ async fn a_dispatcher_counts_what_it_claims_and_what_becomes_of_it() {
     };
     assert_eq!(histogram("chronos_wake_lateness_seconds"), 2.0, "of first attempts");
     assert_eq!(histogram("chronos_wake_duration_seconds"), 3.0);
+    let batches = &families["chronos_settle_batch_size"].series;
+    assert_eq!(batches[&("chronos_settle_batch_size_sum".to_owned(), Vec::new())], 4.0, "a result for every claim");
     let skew = value("chronos_database_clock_skew_seconds");
     assert!(skew != 0.0 && skew.abs() < 5.0, "one machine, one clock: {skew}");
+}
+
+#[tokio::test]
+async fn the_eldest_dispatcher_tells_how_many_alarms_there_are_and_how_long_they_have_waited() {
+    /// The oldest has waited for ten minutes, and the test for less than one.
+    const WAITED: std::ops::Range<f64> = 600.0..660.0;
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let mut alarms = Vec::new();
+    for _ in 0..4 {
+        alarms.push(create(&store, &ann(), in_an_hour()).await.id);
+    }
+    store.pause_if_owned(&ann(), alarms[3]).await.unwrap();
+    // Due is what waits, not what is claimed.
+    store.hold_dispatch("ann").await.unwrap();
+    for (alarm, waited) in alarms.iter().zip(["10 min", "5 min"]) {
+        let passed = format!("UPDATE alarms SET next_fire_at = now() - interval '{waited}' WHERE id = '{alarm}'");
+        execute(&mut world.database.connect().await, &passed).await;
+    }
+    let daemon = world.chronosd("dispatch").await;
+    let families = eventually("the table is counted", || async {
+        let families = scrape(&daemon).await;
+        let counted = by("status", &families["chronos_alarms"]).values().sum::<f64>() == 4.0;
+        counted.then_some(families)
+    })
+    .await;
+    let mut expected = zeros(Status::ALL.iter().map(|status| status.as_str()));
+    expected.extend([("active".to_owned(), 3.0), ("paused".to_owned(), 1.0)]);
+    assert_eq!(by("status", &families["chronos_alarms"]), expected);
+    let value = |name: &str| families[name].series.values().copied().next().unwrap();
+    assert_eq!((value("chronos_alarms_due"), value("chronos_dispatch_held")), (2.0, 1.0));
+    let oldest = value("chronos_oldest_due_age_seconds");
+    assert!(WAITED.contains(&oldest), "{oldest}");
 }

@@ -2,4 +2,6 @@
 
 mod exposition;
 mod metrics;
+mod probes;
+pub mod scrape;
 mod traces;

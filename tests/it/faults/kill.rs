@@ -95,13 +95,14 @@ async fn a_settle_that_postgres_has_counts_though_its_dispatcher_is_dead() {
     gauntlet.sink().reply([Reply::Hold]);
     let alarm = gauntlet.driver.once("a", NOW).await;
     gauntlet.sink().wakes(1).await;
+    // Before the lock: a settle waits two seconds for it, and nobody tries again for the dead.
+    let second = gauntlet.replica("second", SWIFT).await;
     let mut lock = gauntlet.database.begin().await.unwrap();
     sqlx::query("SELECT FROM alarms WHERE id = $1 FOR UPDATE").bind(alarm).execute(&mut *lock).await.unwrap();
     gauntlet.sink().release();
     gauntlet.blocked().await;
 
     gauntlet.nemesis.kill(first).await;
-    let second = gauntlet.replica("second", SWIFT).await;
     lock.rollback().await.unwrap();
     gauntlet.settled(&[alarm], "fired").await;
     each_was_woken(&gauntlet, &[alarm], 1);

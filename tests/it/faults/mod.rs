@@ -37,10 +37,11 @@ fn elected(namespace: &Namespace) -> [(&str, &str); 2] {
     [("KUBECONFIG", namespace.kubeconfig.to_str().unwrap()), ("CHRONOS_NAMESPACE", &namespace.name)]
 }
 
-/// From now on claims wait for a lock, with the whole question in Postgres' hands, until what this returns is let go.
+/// From now on claims wait for a lock, with the whole question in Postgres' hands, until what this returns is let go. For longer
+/// than a dispatcher waits for a lock by itself.
 async fn claims_wait(gauntlet: &Gauntlet) -> Transaction<'static, Postgres> {
     sqlx::raw_sql(
-        "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS
+        "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS
              $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$;
          CREATE TRIGGER claims_wait BEFORE UPDATE ON alarms FOR EACH ROW
              WHEN (new.claim_token IS DISTINCT FROM old.claim_token AND new.claim_token IS NOT NULL)

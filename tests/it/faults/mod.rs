@@ -6,6 +6,7 @@ mod clocks;
 mod database;
 mod freeze;
 mod kill;
+mod locks;
 mod replicas;
 mod router;
 mod stop;

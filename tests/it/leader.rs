@@ -241,6 +241,32 @@ async fn while_the_api_server_is_away_all_deliver_and_when_it_is_back_they_obey(
 }
 
 #[tokio::test]
+async fn a_leader_that_has_lost_the_database_steps_down_and_may_lead_again() {
+    /// It knows after two beats, sees to it with its next turn, and the other takes over with its own.
+    const NOTICED: Duration = Duration::from_secs(2);
+    const BEAT: (&str, &str) = ("CHRONOS_BEAT_MS", "1000");
+    let stage = Stage::set().await;
+    let (config, proxy) = (&stage.namespace.kubeconfig, Proxy::in_front_of(&stage.world.database).await);
+    let first = stage.replica("dispatch", config, &[BEAT, ("CHRONOS_POSTGRES_URI", &proxy.uri)]).await;
+    let leads = stage.held(DISPATCH, |_| true).await;
+    let second = stage.replica("dispatch", config, &[BEAT]).await;
+    let follows = eventually("the other follows", || async { second.identity(DISPATCH) }).await;
+    assert_eq!(stage.deliver(5).await, BTreeSet::from([leads]));
+
+    let cut = Instant::now();
+    proxy.cut();
+    stage.held(DISPATCH, |holder| holder == follows).await;
+    assert!(cut.elapsed() < NOTICED + RETRY + HANDED_OVER, "{:?}", cut.elapsed());
+    assert_eq!(stage.deliver(5).await, BTreeSet::from([follows]));
+
+    proxy.mend();
+    eventually("it follows", || async { (first.said("\"follows ") == 1).then_some(()) }).await;
+    assert_eq!(stage.deliver(5).await, BTreeSet::from([follows]));
+    assert!(second.terminate().await.success());
+    assert_eq!(stage.deliver(5).await, BTreeSet::from([leads]));
+}
+
+#[tokio::test]
 async fn connections_that_have_died_in_silence_cost_no_leadership() {
     let stage = Stage::set().await;
     let proxy = Proxy::to(&stage.namespace.server()).await;

@@ -1,10 +1,14 @@
 //! Rows with which nothing can be done stop nobody.
 
-use chronos::domain::alarm::Status;
+use chronos::{
+    domain::alarm::{Draft, Status},
+    store::alarms::Alarm,
+};
+use sqlx::PgConnection;
 
 use crate::support::{
     Reply, World,
-    alarms::{ann, create, execute, in_an_hour, read},
+    alarms::{ann, bob, create, draft, execute, in_an_hour, read},
     eventually,
 };
 
@@ -32,6 +36,13 @@ async fn an_occurrence_claimed_twenty_times_without_a_result_is_parked_and_one_l
     .await;
     assert!(parked.last_error.starts_with("parked: claimed 20 times without a result"), "{}", parked.last_error);
     assert_eq!(world.sink.received().len(), 1);
+    let told: Vec<(i32, String, Option<String>, Option<i64>, String)> =
+        sqlx::query_as("SELECT attempt, outcome, reason, slots, error FROM attempts WHERE alarm_id = $1")
+            .bind(poison.id.as_uuid())
+            .fetch_all(&mut world.database.connect().await)
+            .await
+            .unwrap();
+    assert_eq!(told, [(0, "missed".to_owned(), Some("parked".to_owned()), Some(1), parked.last_error)]);
 }
 
 #[tokio::test]
@@ -62,6 +73,20 @@ async fn columns_that_cannot_be_decoded_park_their_row_alone() {
     assert!(error.starts_with("cannot be read: "), "{error}");
 }
 
+/// Postgres does not take this alarm's result until the trigger `refuse` is gone.
+async fn refuse(db: &mut PgConnection, alarm: &Alarm) {
+    execute(
+        db,
+        &format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+             CREATE TRIGGER refuse BEFORE UPDATE ON alarms FOR EACH ROW
+                 WHEN (new.id = '{}' AND new.status = 'fired') EXECUTE FUNCTION refuse()",
+            alarm.id
+        ),
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn one_result_that_postgres_refuses_keeps_no_other_from_being_settled() {
     let world = World::new().await;
@@ -73,16 +98,7 @@ async fn one_result_that_postgres_refuses_keeps_no_other_from_being_settled() {
     let mut db = world.database.connect().await;
     execute(&mut db, "UPDATE alarms SET next_fire_at = now()").await;
     let refused = alarms.pop().unwrap();
-    execute(
-        &mut db,
-        &format!(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
-             CREATE TRIGGER refuse BEFORE UPDATE ON alarms FOR EACH ROW
-                 WHEN (new.id = '{}' AND new.status = 'fired') EXECUTE FUNCTION refuse()",
-            refused.id
-        ),
-    )
-    .await;
+    refuse(&mut db, &refused).await;
     // All five answers come to one settle.
     world.sink.reply((0..5).map(|_| Reply::Hold));
     let dispatcher = world.chronosd("dispatch").await;
@@ -101,4 +117,56 @@ async fn one_result_that_postgres_refuses_keeps_no_other_from_being_settled() {
     eventually("it is fired, too", || async { (read(&store, &refused).await.status == Status::Fired).then_some(()) })
         .await;
     assert_eq!(world.sink.received().len(), 5);
+}
+
+#[tokio::test]
+async fn a_result_that_postgres_refused_is_settled_when_it_may_be_however_many_others_come_in() {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let refused = create(&store, &ann(), in_an_hour()).await;
+    let mut db = world.database.connect().await;
+    execute(&mut db, "UPDATE alarms SET next_fire_at = now()").await;
+    refuse(&mut db, &refused).await;
+    // Twenty results a second from now on, for longer than a test waits for anything.
+    execute(
+        &mut db,
+        &format!(
+            "INSERT INTO alarms (owner_did, user_id, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
+             SELECT '{}', 'u', 'c', 'once', at, 'm', at, at
+             FROM generate_series(1, 800) AS n, LATERAL (SELECT now() + n * interval '50 ms' AS at) AS t",
+            bob().as_str()
+        ),
+    )
+    .await;
+    let dispatcher = world.chronosd("dispatch").await;
+    eventually("it is refused", || async { (dispatcher.said("cannot be settled") > 0).then_some(()) }).await;
+    execute(&mut db, "DROP TRIGGER refuse ON alarms").await;
+    eventually("it is fired", || async { (read(&store, &refused).await.status == Status::Fired).then_some(()) }).await;
+    let to_come: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM alarms WHERE status = 'active'").fetch_one(&mut db).await.unwrap();
+    assert!(to_come > 0, "it had to wait for the others to end");
+    let wakes = world.sink.received();
+    assert_eq!(wakes.iter().filter(|wake| wake.body["alarm_id"] == refused.id.to_string()).count(), 1);
+}
+
+#[tokio::test]
+async fn an_instant_that_no_clock_can_hold_stops_nobody_else() {
+    let world = World::new().await;
+    let store = world.database.store().await;
+    let mut db = world.database.connect().await;
+    let endless = create(&store, &ann(), in_an_hour()).await;
+    execute(&mut db, "UPDATE alarms SET next_fire_at = 'infinity'").await;
+    let dispatcher = world.chronosd("dispatch").await;
+    for number in 1..=2 {
+        let healthy = create(&store, &ann(), Draft { delay_seconds: Some(1), ..draft() }).await;
+        let wakes = world.sink.wakes(number).await;
+        assert_eq!(wakes[number - 1].body["alarm_id"], healthy.id.to_string());
+    }
+    let status: String = sqlx::query_scalar("SELECT status FROM alarms WHERE id = $1")
+        .bind(endless.id.as_uuid())
+        .fetch_one(&mut db)
+        .await
+        .unwrap();
+    assert_eq!(status, "active");
+    assert!(dispatcher.terminate().await.success());
 }

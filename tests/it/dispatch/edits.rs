@@ -110,6 +110,23 @@ async fn a_failure_that_arrives_in_a_pause_keeps_its_rung_for_the_resume() {
 }
 
 #[tokio::test]
+async fn an_alarm_paused_in_flight_whose_dispatcher_is_found_dead_goes_out_again_when_it_is_resumed() {
+    let (world, store, alarm, first) = under_way(in_an_hour(), Reply::Status(202)).await;
+    store.pause_if_owned(&ann(), alarm.id).await.unwrap();
+    first.kill().await;
+    let second = world.chronosd_with("dispatch", &[("CHRONOS_BEAT_MS", "1000")]).await;
+    eventually("it is found dead", || async { (second.said("has stopped beating") > 0).then_some(()) }).await;
+    assert!(read(&store, &alarm).await.in_flight, "what is paused wants no delivery, and keeps its claim");
+    assert_eq!(world.sink.received().len(), 1);
+
+    // The claim would hold for two minutes, which no test waits for.
+    store.resume_if_owned(&ann(), alarm.id).await.unwrap();
+    let wakes = world.sink.wakes(2).await;
+    assert_eq!(wakes[0].body, wakes[1].body, "the same wake, the same delivery id, the same attempt");
+    eventually("it is fired", || async { (read(&store, &alarm).await.status == Status::Fired).then_some(()) }).await;
+}
+
+#[tokio::test]
 async fn an_alarm_cancelled_before_its_claim_never_starts_a_wake() {
     let world = World::new().await;
     let store = world.database.store().await;

@@ -155,6 +155,39 @@ async fn what_is_later_than_its_alarm_allows_is_missed_and_says_so() {
 }
 
 #[tokio::test]
+async fn what_is_too_late_takes_no_room_and_makes_nothing_else_late() {
+    /// Ten times what their owner may have in flight: ten ticks, if they took room.
+    const LATE: usize = 40;
+    let world = World::new().await;
+    let store = world.database.store().await;
+    for _ in 0..LATE {
+        create(&store, &ann(), Draft { misfire: Some("skip".into()), ..in_an_hour() }).await;
+    }
+    let fresh = create(&store, &ann(), Draft { max_lateness_seconds: Some(5), ..in_an_hour() }).await;
+    let few = [("CHRONOS_OWNER_CONCURRENCY", "4"), ("CHRONOS_TICK_MS", "1000")];
+    let _dispatcher = world.chronosd_with("dispatch", &few).await;
+    execute(
+        &mut world.database.connect().await,
+        "UPDATE alarms SET fire_at = at, scheduled_for = at, next_fire_at = at
+         FROM (VALUES ('skip', now() - interval '1 h'), ('fire_once', now())) AS due (under, at) WHERE misfire = under",
+    )
+    .await;
+    let wake = world.sink.wakes(1).await.remove(0);
+    assert_eq!(wake.body["alarm_id"], fresh.id.to_string());
+    eventually("each has met its fate", || async {
+        let fates: Vec<(String, String, i64)> =
+            sqlx::query_as("SELECT misfire, status, count(*) FROM alarms GROUP BY misfire, status ORDER BY misfire")
+                .fetch_all(&mut world.database.connect().await)
+                .await
+                .unwrap();
+        let fates: Vec<_> = fates.iter().map(|(misfire, status, count)| (&**misfire, &**status, *count)).collect();
+        (fates == [("fire_once", "fired", 1), ("skip", "failed", 40)]).then_some(())
+    })
+    .await;
+    assert_eq!(world.sink.received().len(), 1);
+}
+
+#[tokio::test]
 async fn slots_that_pass_on_the_ladder_are_skipped_and_told_by_the_next_wake() {
     let world = World::new().await;
     let store = world.database.store().await;

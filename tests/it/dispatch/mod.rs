@@ -6,6 +6,7 @@ mod hints;
 mod hold;
 mod late;
 mod poison;
+mod suspects;
 mod wait;
 
 use std::collections::HashSet;

@@ -39,6 +39,11 @@ async fn a_setting_that_cannot_be_worked_with_is_named_and_nothing_starts() {
         ("CHRONOS_POSTGRES_URI", "postgres://chronos:hunter2@localhost:here/chronos", "cannot be understood"),
         ("CHRONOS_LEASE_SECONDS", "61", "is 61 s, shorter than CHRONOS_WAKE_TIMEOUT_SECONDS (60 s)"),
         ("CHRONOS_BATCH", "0", "is \"0\"; expected a whole number between 1 and 10000"),
+        (
+            "CHRONOS_DISPATCH_POOL",
+            "2",
+            "is 2; a dispatcher claims, settles and listens at the same time, so give it 3 connections or more",
+        ),
     ] {
         let said = refused(&database.uri, &[("CHRONOS_ALLOW_UNSAFE_POSTGRES", "true"), (name, value)]).await;
         assert!(said.contains(&format!("{name} {told}")), "{said}");

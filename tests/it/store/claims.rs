@@ -122,6 +122,19 @@ async fn a_claim_takes_no_more_than_fits_in_memory_and_always_the_oldest() {
 }
 
 #[tokio::test]
+async fn a_payload_that_repeats_itself_weighs_what_it_weighs_in_memory() {
+    /// Without the words around it.
+    const EACH: usize = 200_000;
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let payload = format!("{{\"again\":\"{}\"}}", "and again ".repeat(EACH / 10));
+    let large = || Draft { payload: Some(payload.clone()), ..in_an_hour() };
+    let alarms = due(&database, &store, (0..20).map(|_| large()).collect()).await;
+    let found = claim_with(&store, Room { bytes: 5 * EACH, ..room() }).await.claims;
+    assert_eq!(ids(&found), ids_of(&alarms[..5].iter().collect::<Vec<_>>()));
+}
+
+#[tokio::test]
 async fn an_owner_with_more_due_than_room_is_told_of_and_takes_no_more() {
     let database = Database::fresh().await;
     let store = database.store().await;

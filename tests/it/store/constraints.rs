@@ -1,6 +1,8 @@
 //! The schema refuses what the types refuse.
 
-use super::{ann, create, every_minute, in_an_hour, refused_by};
+use chronos::domain::payload::LONGEST;
+
+use super::{ann, claim, create, every_minute, execute, in_an_hour, refused_by};
 use crate::support::Database;
 
 /// What no alarm may become, and the constraint that says so. `once` and `cron` are the rows it is tried on.
@@ -77,4 +79,20 @@ async fn an_attempt_that_makes_no_sense_is_refused_by_name() {
         );
         assert_eq!(refused_by(&mut db, &statement).await, *constraint, "{values}");
     }
+}
+
+#[tokio::test]
+async fn the_largest_payload_is_kept_and_one_byte_more_is_refused() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    create(&store, &ann(), in_an_hour()).await;
+    let mut db = database.connect().await;
+    // A text of so many characters, between its quotes.
+    let payload = |bytes: usize| format!("UPDATE alarms SET payload = to_json(repeat('x', {}))", bytes - 2);
+    execute(&mut db, &payload(LONGEST)).await;
+    // Its row can be written afterwards, too, and is read whole.
+    execute(&mut db, "UPDATE alarms SET next_fire_at = now()").await;
+    let [claim] = claim(&store).await.claims.try_into().unwrap();
+    assert_eq!(claim.wake.payload.as_str().len(), LONGEST);
+    assert_eq!(refused_by(&mut db, &payload(LONGEST + 1)).await, "alarms_texts_are_capped");
 }

@@ -30,6 +30,8 @@ const SCENARIOS: [&str; 6] = ["layout", "drain", "http", "lateness", "idle", "gr
 fn main() -> anyhow::Result<()> {
     // Cargo says --bench to whatever it runs.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let provider = rustls::crypto::ring::default_provider().install_default();
+    anyhow::ensure!(provider.is_ok(), "nobody else chooses a TLS library");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     if words.first().is_some_and(|word| word == sink::WORD) {
         return sink::serve();

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -40,8 +40,9 @@ use crate::{
 
 /// How often each drain is repeated; the median counts.
 const ROUNDS: usize = 3;
-/// Rows that wait in the future, beside those that are due.
-const PENDING: i64 = 1_000_000;
+/// Rows that wait in the future, beside those that are due; PENDING in the environment says otherwise, for a quick look.
+static PENDING: LazyLock<i64> =
+    LazyLock::new(|| std::env::var("PENDING").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000));
 const DRAINED: i64 = 100_000;
 const DRAINED_OVER_HTTP: i64 = 50_000;
 const BURST: i64 = 10_000;
@@ -213,7 +214,7 @@ pub async fn layout(world: &World, report: &mut Report) -> anyhow::Result<()> {
     ];
     report.title("Where the payload lives: drained/s without a router, beside 100 000 pending (WAL bytes an alarm)");
     let mut lines: Vec<Vec<String>> = vec![Vec::new(); LAYOUTS.len()];
-    for payload in [64, PAYLOAD, 4 * PAYLOAD] {
+    for payload in [PAYLOAD, 4 * PAYLOAD] {
         let mut figures = vec![Vec::new(); LAYOUTS.len()];
         for _ in 0..ROUNDS {
             for (place, (_, change)) in LAYOUTS.iter().enumerate() {
@@ -237,7 +238,7 @@ pub async fn layout(world: &World, report: &mut Report) -> anyhow::Result<()> {
 
 /// Claim to settled, attempts written, no router: one dispatcher, two, and the ideal.
 pub async fn drain(world: &World, report: &mut Report) -> anyhow::Result<()> {
-    world.add(PENDING, Due::Pending, PAYLOAD).await?;
+    world.add(*PENDING, Due::Pending, PAYLOAD).await?;
     world.settle_down().await?;
     let (mut one, mut two, mut best) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -248,7 +249,7 @@ pub async fn drain(world: &World, report: &mut Report) -> anyhow::Result<()> {
     report.title(&format!(
         "Drain without a router: {} due beside {} pending, 1 KB payload, attempts written",
         grouped(float(DRAINED)),
-        grouped(float(PENDING))
+        grouped(float(*PENDING))
     ));
     let mut rates = Vec::new();
     for (name, rounds) in [("ideal batch loop, two connections", best), ("dispatcher", one), ("two dispatchers", two)] {
@@ -265,7 +266,7 @@ pub async fn drain(world: &World, report: &mut Report) -> anyhow::Result<()> {
 
 /// The same with wakes over HTTP, by chronosd as a process; and a burst.
 pub async fn http(world: &World, report: &mut Report) -> anyhow::Result<()> {
-    world.add(PENDING, Due::Pending, PAYLOAD).await?;
+    world.add(*PENDING, Due::Pending, PAYLOAD).await?;
     world.settle_down().await?;
     let sink = Sink::start()?;
     let (mut one, mut two, mut bursts) = (Vec::new(), Vec::new(), Vec::new());
@@ -275,7 +276,7 @@ pub async fn http(world: &World, report: &mut Report) -> anyhow::Result<()> {
         bursts.push(drained_over_http(world, &sink, 1, BURST).await?.1);
     }
     report
-        .title(&format!("With wakes over HTTP to a sink on this machine, beside {} pending", grouped(float(PENDING))));
+        .title(&format!("With wakes over HTTP to a sink on this machine, beside {} pending", grouped(float(*PENDING))));
     report.line("chronosd, drain", &format!("{:>8} /s   ({})", grouped(median(&one)), all(&one)));
     report.line("two chronosd, drain", &format!("{:>8} /s   ({})", grouped(median(&two)), all(&two)));
     let p99: Vec<f64> = bursts.iter().map(|late| percentile(late, 99.0) / 1e3).collect();
@@ -292,10 +293,10 @@ pub async fn http(world: &World, report: &mut Report) -> anyhow::Result<()> {
 
 /// How late wakes come when so many are due a second.
 pub async fn lateness(world: &World, report: &mut Report) -> anyhow::Result<()> {
-    world.add(PENDING, Due::Pending, PAYLOAD).await?;
+    world.add(*PENDING, Due::Pending, PAYLOAD).await?;
     world.settle_down().await?;
     let sink = Sink::start()?;
-    report.title(&format!("Lateness over HTTP beside {} pending, in milliseconds", grouped(float(PENDING))));
+    report.title(&format!("Lateness over HTTP beside {} pending, in milliseconds", grouped(float(*PENDING))));
     for (a_second, seconds) in [(200, 10), (1000, 20)] {
         let mut p99s = Vec::new();
         for _ in 0..ROUNDS {
@@ -337,7 +338,7 @@ pub async fn lateness(world: &World, report: &mut Report) -> anyhow::Result<()> 
 /// What it costs to wait.
 pub async fn idle(world: &World, report: &mut Report) -> anyhow::Result<()> {
     const SECONDS: u32 = 30;
-    world.add(PENDING, Due::Pending, 64).await?;
+    world.add(*PENDING, Due::Pending, 64).await?;
     world.settle_down().await?;
     let sink = Sink::start()?;
     let daemon = world.dispatcher(&sink).await?;
@@ -352,7 +353,7 @@ pub async fn idle(world: &World, report: &mut Report) -> anyhow::Result<()> {
     let a_second = float(all) / seconds;
     let share = |cpu: f64| cpu / f64::from(SECONDS) * 100.0;
     let (ours, theirs) = (share(after.0 - before.0), share(after.1 - before.1));
-    report.title(&format!("Idle beside {} pending, over {SECONDS} s", grouped(float(PENDING))));
+    report.title(&format!("Idle beside {} pending, over {SECONDS} s", grouped(float(*PENDING))));
     report.line(
         "chronosd, one dispatcher",
         &format!(

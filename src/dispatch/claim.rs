@@ -31,6 +31,8 @@ const ONE_WAY: std::time::Duration = std::time::Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looks {
     pub claimed: usize,
+    /// There is probably more to be had, as far as there is room.
+    pub more: bool,
     /// When to look again, if nothing calls for it sooner.
     pub again_at: Instant,
 }
@@ -58,7 +60,7 @@ impl Dispatcher {
         let with_suspects = desk.suspects.may_fly(asked_at);
         let rows = room.rows;
         if rows == 0 && !beat_is_due {
-            return Ok(Looks { claimed: 0, again_at: self.pulse.next_beat_at() });
+            return Ok(Looks { claimed: 0, more: false, again_at: self.pulse.next_beat_at() });
         }
         // Those with a backlog that are asked for, and so known afterwards.
         let has_room = |owner: &str| !room.owners.iter().any(|(busy, room)| *busy == owner && *room == 0);
@@ -119,8 +121,7 @@ impl Dispatcher {
         if released || only_beat || desk.backlogs.wants_survey() {
             again_at = asked_at;
         }
-        again_at = if more { asked_at } else { again_at.max(asked_at + GATHER) };
-        Ok(Looks { claimed, again_at })
+        Ok(Looks { claimed, more, again_at: again_at.max(asked_at + GATHER) })
     }
 
     /// When the next alarm is due, and no later than the next tick or beat.

@@ -20,8 +20,10 @@ use crate::{
 
 /// Payloads in memory at once: 256 of the largest there can be.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
+/// This part of the slots, or of a batch, is worth a look: the others go on meanwhile.
+const FILLED: usize = 2;
 /// Claims in hand for every delivery in flight: while results are being written, the next deliveries are under way.
-const CLAIMS_PER_SLOT: usize = 2;
+const CLAIMS_PER_SLOT: usize = 3;
 
 #[derive(Default)]
 pub struct Desk {
@@ -67,11 +69,9 @@ impl Flight {
 impl Desk {
     /// How much may be claimed now.
     pub fn room(&self, limits: &Limits) -> Room<'_> {
-        let in_hand = (limits.concurrency * CLAIMS_PER_SLOT).saturating_sub(self.claims.len());
-        let slots = limits.concurrency.saturating_sub(self.flights.len());
         Room {
-            rows: limits.batch.min(slots).min(in_hand),
-            bytes: MOST_BYTES.saturating_sub(self.bytes),
+            rows: self.free_rows(limits),
+            bytes: self.free_bytes(),
             of_owner: limits.owner_concurrency,
             owners: self
                 .owners
@@ -81,10 +81,24 @@ impl Desk {
         }
     }
 
+    fn free_rows(&self, limits: &Limits) -> usize {
+        let in_hand = (limits.concurrency * CLAIMS_PER_SLOT).saturating_sub(self.claims.len());
+        let slots = limits.concurrency.saturating_sub(self.flights.len());
+        limits.batch.min(slots).min(in_hand)
+    }
+
+    fn free_bytes(&self) -> usize {
+        MOST_BYTES.saturating_sub(self.bytes)
+    }
+
     /// Whether nothing at all may be claimed.
     pub fn is_full(&self, limits: &Limits) -> bool {
-        let room = self.room(limits);
-        room.rows == 0 || room.bytes == 0
+        self.free_rows(limits) == 0 || self.free_bytes() == 0
+    }
+
+    /// Whether there is room for so many that a look pays, while more is due than there is room for.
+    pub fn has_room_worth_a_look(&self, limits: &Limits) -> bool {
+        self.free_bytes() > 0 && self.free_rows(limits) >= limits.batch.min(limits.concurrency).div_ceil(FILLED)
     }
 
     /// Nothing in flight and nothing left to settle.
@@ -130,6 +144,13 @@ impl Desk {
             awaited |= self.land(landed);
         }
         awaited
+    }
+
+    /// Takes what has landed by now.
+    pub fn land_ready(&mut self) {
+        while let Some(landed) = self.deliveries.try_join_next_with_id() {
+            self.land(landed);
+        }
     }
 
     /// Ends every delivery where it is.
@@ -182,7 +203,11 @@ impl Desk {
                 self.lose();
             }
         }
-        self.suspects.flying -= usize::from(flight.suspect);
+        if flight.suspect {
+            self.suspects.flying -= 1;
+            // Others were passed over because of it, and may be older than what is looked at past a backlog.
+            self.backlogs.survey_at = None;
+        }
         flight.suspect || self.backlogs.owners.contains(&flight.owner)
     }
 

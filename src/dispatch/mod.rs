@@ -55,6 +55,7 @@ use crate::{
     store::{self, Store, claims::Beat},
     telemetry::{chain, metrics},
 };
+use claim::Looks;
 use desk::Desk;
 pub use pulse::Pulse;
 use settle::{Finished, Written};
@@ -63,6 +64,10 @@ use wait::Hints;
 /// Looks, and settles, are at least this far apart unless there is more than one takes: neighbours a few milliseconds apart share
 /// one. A lone alarm is not delayed by it.
 const GATHER: Duration = Duration::from_millis(5);
+
+/// While more is due than there is room for, a look is put off until it is worth its cost: until so many have landed, or for this long
+/// if they are slow.
+const FILL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -171,13 +176,25 @@ impl Dispatcher {
     async fn work(self: &Arc<Self>, desk: &mut Desk, settled: &mut Settled, gate: &mut Gate) -> Result<(), Error> {
         let hints = Hints::listen(self.limits.hints.then(|| self.store.clone()));
         while !self.stop.is_cancelled() {
+            // What has come in while we were looking.
+            while let Ok(written) = settled.try_recv() {
+                desk.settled(&written.tokens);
+            }
+            desk.land_ready();
             let looked_at = Instant::now();
             let claiming = gate.may_claim();
-            let again_at = self.look(desk, claiming).await;
+            let look = self.look(desk, claiming).await;
             metrics::in_flight(desk.in_flight());
-            // Full, there is no use in looking until something lands; the beat goes on. After a failure the tick is waited for.
-            let full = claiming && desk.is_full(&self.limits) && !self.pulse.has_failed();
-            let mut until = if full { self.pulse.next_beat_at().max(looked_at + GATHER) } else { again_at };
+            // After a failure the tick is waited for, whatever lands.
+            let (full, more) = (claiming && !self.pulse.has_failed() && desk.is_full(&self.limits), look.more);
+            let worth_a_look = |desk: &Desk| (full || more) && desk.has_room_worth_a_look(&self.limits);
+            let mut until = match (full, more) {
+                // There is no use in looking until something lands; the beat goes on.
+                (true, _) => self.pulse.next_beat_at().max(looked_at + GATHER),
+                (false, true) if desk.has_room_worth_a_look(&self.limits) => looked_at,
+                (false, true) => looked_at + FILL,
+                (false, false) => look.again_at,
+            };
             let sooner = |until: Instant, at: Instant| until.min(at.max(looked_at + GATHER));
             loop {
                 tokio::select! {
@@ -190,13 +207,10 @@ impl Dispatcher {
                         if let Some(at) = written.wanted_at {
                             until = sooner(until, at);
                         }
-                        if full && !desk.is_full(&self.limits) {
-                            until = sooner(until, looked_at);
-                        }
                     }
                     awaited = desk.landed() => {
                         metrics::in_flight(desk.in_flight());
-                        if full || awaited {
+                        if awaited {
                             until = sooner(until, looked_at);
                         }
                     }
@@ -205,28 +219,31 @@ impl Dispatcher {
                         break;
                     },
                 }
+                if worth_a_look(desk) {
+                    break;
+                }
+                if full && !desk.is_full(&self.limits) {
+                    until = until.min(looked_at + FILL).max(Instant::now());
+                }
             }
         }
         Ok(())
     }
 
-    /// One look, whatever comes of it. Says when to look again.
-    async fn look(self: &Arc<Self>, desk: &mut Desk, may_claim: bool) -> Instant {
-        match self.run_once(desk, may_claim).await {
-            Ok(look) => look.again_at,
-            Err(error) => {
-                // The database is away. Alarms are safe there; look again with the next tick.
-                error!(error = %chain(&error), "cannot look for due alarms");
-                Instant::now() + self.limits.tick
-            }
-        }
+    /// One look, whatever comes of it.
+    async fn look(self: &Arc<Self>, desk: &mut Desk, may_claim: bool) -> Looks {
+        self.run_once(desk, may_claim).await.unwrap_or_else(|error| {
+            // The database is away. Alarms are safe there; look again with the next tick.
+            error!(error = %chain(&error), "cannot look for due alarms");
+            Looks { claimed: 0, more: false, again_at: Instant::now() + self.limits.tick }
+        })
     }
 
     /// Finishes what is in flight, beating on, and leaves nothing behind that others would have to wait for.
     async fn leave(self: &Arc<Self>, desk: &mut Desk, settled: &mut Settled) -> Result<(), Error> {
         let deadline = Instant::now() + self.limits.shutdown;
         while !desk.is_clear() && Instant::now() < deadline {
-            let beat_at = self.look(desk, false).await;
+            let beat_at = self.look(desk, false).await.again_at;
             loop {
                 tokio::select! {
                     () = sleep_until(beat_at.min(deadline)) => break,

@@ -2,7 +2,7 @@
 //! changes it. What a suspension does to the agent's alarms is not decided here.
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgConnection};
+use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::{Result, Store, resources::Identity, unreadable};
@@ -155,6 +155,13 @@ impl Store {
     pub async fn enrol_resource_unless_held(&self, desired: &Mirrored<'_>) -> Result<Enrolled> {
         let identity = desired.identity;
         self.ask("mirroring an Agent resource", async |db| {
+            let mut transaction = db.begin().await?;
+            // One at a time: ON CONFLICT arbitrates on the DID, and two that insert the same resource at once would meet at the index
+            // of resources first.
+            sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
+                .bind(desired.did.as_str())
+                .execute(&mut *transaction)
+                .await?;
             sqlx::query(include_str!("sql/enrol_resource.sql"))
                 .bind(desired.did.as_str())
                 .bind(hex::encode(desired.public_key))
@@ -166,8 +173,9 @@ impl Store {
                 .bind(&identity.namespace)
                 .bind(&identity.name)
                 .bind(desired.created_at)
-                .execute(&mut *db)
+                .execute(&mut *transaction)
                 .await?;
+            transaction.commit().await?;
             // Whoever holds the row now says whether this resource does.
             let stands = find(db, desired.did).await?.ok_or_else(vanished)?;
             match &stands.holder {

@@ -33,27 +33,29 @@ WITH result AS (
     FROM result
     WHERE alarms.id = result.id
       AND alarms.claim_token = result.token AND alarms.schedule_epoch = result.epoch AND alarms.status IN ('active', 'paused')
-    RETURNING alarms.id, result.token, source, cluster_id, resource_namespace, resource_name
+    -- All that follows comes from here: how many rows a fence lets through no planner can guess, and its joins would be loops in loops.
+    RETURNING alarms.id, result.token, result.owner_did, result.delivery_id, result.nominal, result.attempt, result.started_at,
+              result.duration_ms, result.outcome, result.http_status, result.error,
+              source, cluster_id, resource_namespace, resource_name
 ), attempted AS (
     INSERT INTO attempts (
         alarm_id, claim_token, owner_did, delivery_id, scheduled_for, attempt, started_at, duration_ms,
         outcome, http_status, error, worker)
     SELECT id, token, owner_did, delivery_id, nominal, attempt, started_at, duration_ms,
            outcome, http_status, error, $21
-    FROM result JOIN settled USING (id, token)
+    -- Without ON CONFLICT, which costs: what stood until now has left no attempt yet, and sent again it does not stand any more.
+    FROM settled
     WHERE attempt > 0
-    ON CONFLICT DO NOTHING
 ), passed AS (
     INSERT INTO attempts (
         alarm_id, claim_token, owner_did, delivery_id, scheduled_for, attempt, started_at, outcome, error,
         first_at, last_at, slots, reason, worker)
-    SELECT result.id, result.token, result.owner_did, run.delivery_id, run.last_at, 0, run.at, run.outcome, run.error,
+    SELECT settled.id, settled.token, settled.owner_did, run.delivery_id, run.last_at, 0, run.at, run.outcome, run.error,
            run.first_at, run.last_at, run.slots, run.reason, $21
     FROM unnest($22::uuid[], $23::timestamptz[], $24::timestamptz[], $25::bigint[], $26::text[], $27::text[], $28::uuid[],
                 $29::timestamptz[], $30::text[])
          AS run (token, first_at, last_at, slots, outcome, reason, delivery_id, at, error)
-    JOIN result USING (token)
-    JOIN settled USING (id, token)
+    JOIN settled USING (token)
     ON CONFLICT DO NOTHING
 )
 SELECT settled.token, hint.sent

@@ -80,13 +80,13 @@ fn ladder() -> Ladder {
 }
 
 /// How long before its instant the rows of a round are all there: the INSERT takes most of it, the rest is quiet.
-fn lead(rows: i64) -> TimeDelta {
-    TimeDelta::seconds(4) + TimeDelta::microseconds(rows * 130)
+fn lead(rows: i64, payload: i32) -> TimeDelta {
+    TimeDelta::seconds(4) + TimeDelta::microseconds(rows * (80 + i64::from(payload) / 16))
 }
 
 /// Rows due at one instant, and what it takes from there until the last is settled: rows a second.
 async fn from_instant(world: &World, rows: i64, payload: i32) -> anyhow::Result<DateTime<Utc>> {
-    let at = world.now().await? + lead(rows);
+    let at = world.now().await? + lead(rows, payload);
     world.add(rows, Due::At(at), payload).await?;
     world.pool.execute("VACUUM ANALYZE alarms").await?;
     world.pool.execute("CHECKPOINT").await?;
@@ -212,8 +212,7 @@ pub async fn layout(world: &World, report: &mut Report) -> anyhow::Result<()> {
         ),
         ("out of line (EXTERNAL, toast_tuple_target 128)", "ALTER TABLE alarms SET (toast_tuple_target = 128)"),
     ];
-    report.title("Where the payload lives: drained/s without a router, beside 100 000 pending (WAL bytes an alarm)");
-    let mut lines: Vec<Vec<String>> = vec![Vec::new(); LAYOUTS.len()];
+    report.title("Where the payload lives: drained/s without a router, beside 100 000 pending");
     for payload in [PAYLOAD, 4 * PAYLOAD] {
         let mut figures = vec![Vec::new(); LAYOUTS.len()];
         for _ in 0..ROUNDS {
@@ -225,13 +224,14 @@ pub async fn layout(world: &World, report: &mut Report) -> anyhow::Result<()> {
                 figures[place].push(drained(world, 1, 50_000, payload).await?);
             }
         }
-        for (line, figures) in lines.iter_mut().zip(figures) {
+        for ((name, _), figures) in LAYOUTS.iter().zip(figures) {
             let (rates, wals): (Vec<f64>, Vec<f64>) = figures.into_iter().unzip();
-            line.push(format!("{payload} B: {} ({})  ", all(&rates), grouped(median(&wals))));
+            let (rate, wal) = (grouped(median(&rates)), grouped(median(&wals)));
+            report.line(
+                &format!("{payload} B, {name}"),
+                &format!("{rate:>8} /s   ({})   WAL {wal} B an alarm", all(&rates)),
+            );
         }
-    }
-    for ((name, _), line) in LAYOUTS.iter().zip(lines) {
-        report.line(name, &line.concat());
     }
     Ok(())
 }
@@ -302,7 +302,7 @@ pub async fn lateness(world: &World, report: &mut Report) -> anyhow::Result<()> 
         for _ in 0..ROUNDS {
             let rows = a_second * seconds;
             let daemon = world.dispatcher(&sink).await?;
-            let at = world.now().await? + lead(rows);
+            let at = world.now().await? + lead(rows, PAYLOAD);
             world.add(rows, Due::Every(at, TimeDelta::microseconds(1_000_000 / a_second)), PAYLOAD).await?;
             world.pool.execute("VACUUM ANALYZE alarms").await?;
             let before = (daemon.cpu()?, world.postgres_cpu());

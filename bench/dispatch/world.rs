@@ -198,7 +198,10 @@ impl World {
         let listening = tokio::task::spawn_blocking(move || {
             let listening = lines.by_ref().map_while(Result::ok).any(|line| line.contains("\"probes\""));
             // It goes on talking, and somebody has to listen.
-            std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("chronosd: {line}")));
+            let worth_reading = |line: &String| !line.contains("\"INFO\"");
+            std::thread::spawn(move || {
+                lines.map_while(Result::ok).filter(worth_reading).for_each(|line| eprintln!("chronosd: {line}"));
+            });
             listening
         });
         ensure!(listening.await?, "chronosd did not start");

@@ -34,7 +34,10 @@ pub mod service_calls;
 pub mod sessions;
 pub mod settings;
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
@@ -44,6 +47,7 @@ use sqlx::{
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 use thiserror::Error;
+use tokio::time::Instant;
 
 use crate::config::Database;
 
@@ -61,6 +65,8 @@ const ON_CONNECT: &str = "SET plan_cache_mode = force_custom_plan; SET jit = off
 const ON_DISPATCH_CONNECT: &str = "SET lock_timeout = '2s'";
 /// The role whose connections those are.
 pub const DISPATCH: &str = "dispatch";
+/// A connection that nobody used for this long may have been forgotten on the way; and for so long after trouble none is trusted.
+const LONG_IDLE: Duration = Duration::from_secs(60);
 /// A connection that cannot be had in this time is reported, not waited for.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -131,7 +137,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
+    trouble: Trouble,
     horizon: hints::Horizon,
+}
+
+/// When a question last got no answer. A pool asks each connection whether it still stands before it hands it out, which is a statement
+/// more for each of ours; a dispatcher, which asks all day, does without as long as all goes well. After trouble the connections that
+/// broke with it are found that way, all but the first.
+#[derive(Clone, Debug, Default)]
+struct Trouble(Arc<Mutex<Option<Instant>>>);
+
+impl Trouble {
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn is_recent(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at.elapsed() < LONG_IDLE)
+    }
 }
 
 impl Store {
@@ -148,9 +171,21 @@ impl Store {
                 connection.close().await.map_err(|source| Error::Connect { at: at.clone(), source })?;
             }
         }
+        let trouble = Trouble::default();
+        let recent = trouble.clone();
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
+            .test_before_acquire(false)
+            .before_acquire(move |connection, idle| {
+                let doubtful = role != DISPATCH || recent.is_recent() || idle.idle_for > LONG_IDLE;
+                Box::pin(async move {
+                    if doubtful {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .after_connect(move |connection, _| {
                 Box::pin(async move {
                     connection.execute(ON_CONNECT).await?;
@@ -163,7 +198,7 @@ impl Store {
             .connect_with(options)
             .await
             .map_err(|source| Error::Connect { at, source })?;
-        let store = Self { pool, horizon: hints::Horizon::new(database.hints) };
+        let store = Self { pool, trouble, horizon: hints::Horizon::new(database.hints) };
         if !database.allow_unsafe {
             store.refuse_unsafe().await?;
         }
@@ -214,13 +249,18 @@ impl Store {
     ) -> Result<T> {
         let mut connection = self.pool.acquire().await.map_err(|source| Error::Query { doing, source })?;
         let mut guard = CloseUnlessDone { connection: &mut connection, done: false };
-        match tokio::time::timeout(STATEMENT_TIMEOUT, question(guard.connection)).await {
+        let answer = match tokio::time::timeout(STATEMENT_TIMEOUT, question(guard.connection)).await {
             Ok(answer) => {
                 guard.done = true;
                 answer.map_err(|source| Error::Query { doing, source })
             }
             Err(_elapsed) => Err(Error::Timeout { doing }),
-        }
+        };
+        answer.inspect_err(|error| {
+            if error.is_away() {
+                self.trouble.note();
+            }
+        })
     }
 
     /// How many connections are open: idle, and in use.

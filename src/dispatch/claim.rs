@@ -91,8 +91,8 @@ impl Dispatcher {
         let claimed = found.claims.len() + found.unreadable.len();
         // As many as there was room for, or some that are taken one by one: there may be more.
         let mut more = claimed > 0 && (claimed == rows || found.suspects);
-        if with_suspects && claimed == 0 && rows > 0 {
-            // Somebody may be holding on to one that would be taken alone, with others behind it.
+        if found.suspects && claimed == 0 {
+            // Somebody is holding on to one that would be taken alone, with others behind it.
             desk.suspects.not_before(asked_at + self.limits.tick);
         }
         if rows > 0 && !found.held {

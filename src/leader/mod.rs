@@ -181,7 +181,9 @@ impl Election {
                 () = tokio::time::sleep_until(next_turn) => {}
             }
         }
-        self.step_down().await;
+        // Whatever we believe: a turn that was cut off may have written.
+        self.standing.send_replace(Standing::Undecided);
+        self.release().await;
     }
 
     /// Gives back what it holds, and knows nothing any more.

@@ -67,7 +67,7 @@ pub async fn verify(State(facade): State<Facade>, Body(body): Body<VerifyBody>) 
         return Err(Problem::unauthorized());
     }
     let did = proof.did;
-    let token = facade.auth.keyring.sign(&did, facade.clock.now());
+    let token = facade.auth.sign(&did, facade.clock.now());
     Ok(Data(json!({ "token": token, "owner_user_id": did.user_id(), "expires_in": TOKEN_LIFETIME.num_seconds() })))
 }
 

@@ -67,6 +67,16 @@ pub struct Listen {
 pub struct Api {
     pub tokens: Vec<SecretString>,
     pub keyring: Keyring,
+    pub enrolment: Enrolment,
+}
+
+/// Which agents may sign in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enrolment {
+    /// Those in table `agents`.
+    Registered,
+    /// Any with a well-formed DID: for developers' machines.
+    Open,
 }
 
 #[derive(Clone, Debug)]

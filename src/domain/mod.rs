@@ -8,6 +8,7 @@
 //! | [`alarm`] | what an alarm is; what its fields may hold |
 //! | [`invalid`] | what is wrong with a field, and what to write instead |
 //! | [`labels`] | which alarms a selector means |
+//! | [`quota`] | how much an agent may ask for |
 //! | [`cursor`] | where a page of a list ended |
 //! | [`payload`] | JSON that must come back byte for byte |
 //! | [`schedule`] | when it fires |
@@ -27,6 +28,7 @@ pub mod ladder;
 pub mod occurrence;
 pub mod payload;
 pub mod peers;
+pub mod quota;
 pub mod schedule;
 pub mod session;
 pub mod signature;

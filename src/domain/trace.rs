@@ -32,6 +32,14 @@ impl fmt::Display for Trace {
     }
 }
 
+/// The trace that a request belongs to, by its header `traceparent`; `None`: it has none that can be read.
+pub fn of_request(traceparent: &str) -> Option<&str> {
+    let mut parts = traceparent.split('-');
+    let (version, id) = (parts.next()?, parts.next()?);
+    // A later version may append parts; ff is none.
+    (version.len() == 2 && version != "ff" && parts.count() >= 2 && trace_id(id).is_some()).then_some(id)
+}
+
 fn trace_id(text: &str) -> Option<u128> {
     // `from_str_radix` alone would take a sign, capitals and fewer digits.
     let digits = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -70,5 +78,17 @@ mod tests {
         let nobody = DeliveryId::from_uuid(Uuid::nil());
         let zero = Trace::of("", nobody, 0);
         assert_eq!((zero.trace_id, zero.span_id), (1, 1));
+    }
+
+    #[test]
+    fn a_request_says_which_trace_it_belongs_to() {
+        let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+        assert_eq!(of_request(&format!("00-{id}-00f067aa0ba902b7-01")), Some(id));
+        assert_eq!(of_request(&format!("01-{id}-00f067aa0ba902b7-01-more")), Some(id));
+        for other in
+            ["", "00", "00-x-y-z", &format!("ff-{id}-00f067aa0ba902b7-01"), &format!("00-{}-1-01", "0".repeat(32))]
+        {
+            assert_eq!(of_request(other), None, "{other}");
+        }
     }
 }

@@ -36,20 +36,51 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("").to_owned());
-        // None counts as JSON: curl -d without a header should just work for those who delete its default.
-        if content_type.is_some_and(|value| !is_json(&value)) {
-            return Err(Problem::not_json());
-        }
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
-            if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-                Problem::too_large(BODY_CAP)
-            } else {
-                Problem::invalid("the body broke off; send it whole")
-            }
-        })?;
-        parse(&bytes).map(Self)
+        parse(&bytes(request, state).await?).map(Self)
     }
+}
+
+/// A JSON body, or none at all.
+pub struct BodyIfAny<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for BodyIfAny<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let bytes = bytes(request, state).await?;
+        if bytes.trim_ascii().is_empty() { Ok(Self(T::default())) } else { parse(&bytes).map(Self) }
+    }
+}
+
+/// Nothing is to be said beside the path; an empty object says as much.
+pub struct NoBody;
+
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl<S: Send + Sync> FromRequest<S> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        BodyIfAny::<Nothing>::from_request(request, state).await.map(|_| Self)
+    }
+}
+
+/// The whole body, if it is JSON by its Content-Type.
+async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
+    let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("").to_owned());
+    // None counts as JSON: curl -d without a header should just work for those who delete its default.
+    if content_type.is_some_and(|value| !is_json(&value)) {
+        return Err(Problem::not_json());
+    }
+    Bytes::from_request(request, state).await.map_err(|rejection| {
+        if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+            Problem::too_large(BODY_CAP)
+        } else {
+            Problem::invalid("the body broke off; send it whole")
+        }
+    })
 }
 
 fn is_json(content_type: &str) -> bool {

@@ -8,7 +8,9 @@ mod auth;
 mod envelope;
 mod health;
 mod problem;
+mod query;
 pub mod read;
+pub mod schedules;
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use axum::{
     extract::DefaultBodyLimit,
     middleware,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{get, post, put},
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -35,13 +37,14 @@ pub struct Facade {
     store: Store,
     clock: Arc<dyn Clock>,
     auth: Arc<auth::Auth>,
+    enrolment: config::Enrolment,
     /// Retries of an alarm that does not say otherwise.
     max_failures: u32,
 }
 
 impl Facade {
     pub fn new(store: Store, clock: Arc<dyn Clock>, api: &config::Api, max_failures: u32) -> Self {
-        Self { store, clock, auth: Arc::new(auth::Auth::new(api)), max_failures }
+        Self { store, clock, auth: Arc::new(auth::Auth::new(api)), enrolment: api.enrolment, max_failures }
     }
 }
 
@@ -49,8 +52,16 @@ pub fn router(facade: Facade) -> Router {
     let behind_transport = Router::new()
         .route("/v1/agent/auth/challenge", post(auth::challenge))
         .route("/v1/agent/auth/verify", post(auth::verify))
-        .route("/v1/alarms", post(alarms::create).get(alarms::list))
-        .route("/v1/alarms/{id}", get(alarms::get).delete(alarms::cancel))
+        .route("/v1/alarms", post(alarms::create::create).get(alarms::read::list))
+        .route("/v1/alarms/bulk", post(alarms::bulk::bulk))
+        .route("/v1/alarms/by-key/{idempotency_key}", put(alarms::create::put))
+        .route("/v1/alarms/{id}", get(alarms::read::get).patch(alarms::edit::patch).delete(alarms::edit::cancel))
+        .route("/v1/alarms/{id}/attempts", get(alarms::read::attempts))
+        .route("/v1/alarms/{id}/pause", post(alarms::edit::pause))
+        .route("/v1/alarms/{id}/resume", post(alarms::edit::resume))
+        .route("/v1/alarms/{id}/fire", post(alarms::edit::fire))
+        .route("/v1/alarms/{id}/rearm", post(alarms::edit::rearm))
+        .route("/v1/schedules/preview", post(schedules::preview))
         .route_layer(middleware::from_fn_with_state(facade.clone(), auth::transport));
     Router::new()
         .route("/", get(health::identity))

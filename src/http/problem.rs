@@ -1,12 +1,14 @@
 //! What a caller is told when something is wrong: always the envelope, one of a few stable codes, which field, and what
 //! would be right.
 
+use std::time::Duration;
+
 use axum::{
     Json,
-    http::StatusCode,
+    http::{HeaderValue, StatusCode, header::RETRY_AFTER},
     response::{IntoResponse, Response},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::error;
 
 use crate::{domain::invalid::Invalid, store};
@@ -14,18 +16,23 @@ use crate::{domain::invalid::Invalid, store};
 /// In characters: a sentence about every field of a request fits.
 const LONGEST: usize = 4000;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Alarms end, and quotas are raised, by the minute rather than by the second.
+const QUOTA_PAUSE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     status: StatusCode,
     code: &'static str,
     message: String,
     field: Option<String>,
     retryable: bool,
+    details: Option<Value>,
+    retry_after: Option<Duration>,
 }
 
 impl Problem {
     const fn new(status: StatusCode, code: &'static str, message: String) -> Self {
-        Self { status, code, message, field: None, retryable: false }
+        Self { status, code, message, field: None, retryable: false, details: None, retry_after: None }
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -84,6 +91,22 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "conflict", message.into())
     }
 
+    /// More than the agent may have. It may work later: when an alarm is over, or the quota is raised.
+    pub fn quota_exceeded(message: String, details: Value) -> Self {
+        let plain = Self::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", message);
+        Self { details: Some(details), retry_after: Some(QUOTA_PAUSE), ..plain }
+    }
+
+    /// The field that it is about.
+    pub fn of_field(self, field: &str) -> Self {
+        Self { field: Some(printable(field)), ..self }
+    }
+
+    /// What a program needs to go on.
+    pub fn with_details(self, details: Value) -> Self {
+        Self { details: Some(details), ..self }
+    }
+
     pub fn internal() -> Self {
         let message = "something went wrong on our side; nothing was lost, try again".to_owned();
         Self { retryable: true, ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message) }
@@ -125,7 +148,16 @@ impl IntoResponse for Problem {
         if let Some(field) = self.field {
             error["field"] = json!(field);
         }
-        (self.status, Json(json!({ "ok": false, "error": error }))).into_response()
+        if let Some(details) = self.details {
+            error["details"] = details;
+        }
+        let mut response = (self.status, Json(json!({ "ok": false, "error": error }))).into_response();
+        if let Some(wait) = self.retry_after {
+            // Whole seconds, and never one too few.
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        response
     }
 }
 

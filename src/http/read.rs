@@ -13,10 +13,9 @@ pub use auth::Proof;
 
 /// `POST /v1/alarms`
 pub fn create(body: &[u8], defaults: Defaults) -> Result<Definition, Problem> {
-    let body: alarms::CreateBody = envelope::parse(body)?;
-    let key = alarms::idempotency_key(&HeaderMap::new(), body.idempotency_key.as_deref())?;
-    let correlation_id = body.correlation_id.clone().unwrap_or_default();
-    alarms::define(body, &key, &correlation_id, defaults)
+    let body: alarms::body::CreateBody = envelope::parse(body)?;
+    let key = alarms::body::idempotency_key(&HeaderMap::new(), body.idempotency_key.as_deref())?;
+    body.define(&key, defaults)
 }
 
 /// `POST /v1/agent/auth/challenge`
@@ -31,5 +30,5 @@ pub fn verify(body: &[u8]) -> Result<Proof, Problem> {
 
 /// `GET /v1/alarms?…`
 pub fn page_size(query: &str) -> Result<i64, Problem> {
-    alarms::page_size(query)
+    Ok(alarms::read::Asked::parse(query)?.page.limit)
 }

@@ -214,7 +214,7 @@ impl Given {
             (other, _) => self.problem("CHRONOS_ENROLMENT", &format!("is {other:?}; it is registered or open")),
         }
         let keyring = Keyring::new(secrets.iter().map(ExposeSecret::expose_secret))?;
-        Some(Api { tokens, keyring })
+        Some(Api { tokens, keyring, enrolment: super::Enrolment::Open })
     }
 
     fn dispatch(&mut self, wake_timeout: Duration) -> Dispatch {

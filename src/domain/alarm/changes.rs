@@ -1,6 +1,8 @@
 //! A merge patch: what an owner wants different about an alarm. Each field is left alone, set back to its default
 //! (`null`), or given another value.
 
+use std::collections::BTreeMap;
+
 use super::{Definition, Draft};
 use crate::domain::labels::Labels;
 
@@ -23,6 +25,15 @@ impl<T> Change<T> {
         }
     }
 
+    /// Another value in the same place.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Change<U> {
+        match self {
+            Self::Keep => Change::Keep,
+            Self::Default => Change::Default,
+            Self::Set(value) => Change::Set(f(value)),
+        }
+    }
+
     const fn is_set(&self) -> bool {
         matches!(self, Self::Set(_))
     }
@@ -42,7 +53,8 @@ impl<T: Default> Change<T> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
     pub label: Change<String>,
-    pub labels: Change<Labels>,
+    /// Merged label by label; `None` takes one away.
+    pub labels: Change<BTreeMap<String, Option<String>>>,
     pub fire_at: Change<String>,
     pub delay_seconds: Change<i64>,
     pub cron_expr: Change<String>,
@@ -67,7 +79,7 @@ impl Changes {
             draft.fire_at = None;
         }
         self.label.onto_plain(&mut draft.label);
-        self.labels.onto_plain(&mut draft.labels);
+        merge(self.labels, &mut draft.labels);
         self.fire_at.onto(&mut draft.fire_at);
         self.delay_seconds.onto(&mut draft.delay_seconds);
         self.cron_expr.onto(&mut draft.cron_expr);
@@ -82,6 +94,21 @@ impl Changes {
         self.payload.onto(&mut draft.payload);
         self.max_failures.onto(&mut draft.max_failures);
         draft
+    }
+}
+
+fn merge(changes: Change<BTreeMap<String, Option<String>>>, labels: &mut Labels) {
+    match changes {
+        Change::Keep => {}
+        Change::Default => labels.clear(),
+        Change::Set(changes) => {
+            for (key, value) in changes {
+                match value {
+                    Some(value) => labels.insert(key, value),
+                    None => labels.remove(&key),
+                };
+            }
+        }
     }
 }
 
@@ -186,5 +213,21 @@ mod tests {
         let changes = Changes { cron_expr: Change::Default, ..Changes::default() };
         let told = changes.onto(&series()).define(defaults()).unwrap_err();
         assert_eq!(told[0].field, "cron_expr", "{told:?}");
+    }
+
+    #[test]
+    fn labels_are_merged_one_by_one() {
+        let patched = |labels| {
+            let after = Changes { labels, ..Changes::default() }.onto(&series()).define(defaults()).unwrap();
+            after.labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>()
+        };
+        let set = |entries: &[(&str, Option<&str>)]| {
+            let owned = entries.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)));
+            Change::Set(owned.collect())
+        };
+        assert_eq!(patched(set(&[("tier", Some("2"))])), ["team=ops", "tier=2"]);
+        assert_eq!(patched(set(&[("team", None), ("tier", Some("2")), ("never", None)])), ["tier=2"]);
+        assert_eq!(patched(set(&[])), ["team=ops"]);
+        assert!(patched(Change::Default).is_empty());
     }
 }

@@ -102,19 +102,11 @@ impl Draft {
             let number = check_range(&mut invalid, "max_failures", number, 0..=MAX_FAILURES_CAP);
             u32::try_from(number).unwrap_or(0)
         });
-        let misfire = self.checked_misfire(&mut invalid);
-        let max_lateness = self.max_lateness_seconds.map(|seconds| {
-            let range = 1..=LONGEST_DELAY_SECONDS;
-            TimeDelta::seconds(check_range(&mut invalid, "max_lateness_seconds", seconds, range))
-        });
-        let spread = self.spread_seconds.unwrap_or(0);
-        let spread = check_range(&mut invalid, "spread_seconds", spread, 0..=LONGEST_SPREAD_SECONDS);
-        let schedule = self.checked_schedule(&mut invalid, defaults);
-        match schedule {
-            Some(schedule) if invalid.is_empty() => Ok(Definition {
+        match self.checked_timing(&mut invalid, defaults) {
+            Some(timing) if invalid.is_empty() => Ok(Definition {
                 label: self.label,
                 labels: self.labels,
-                timing: Timing { schedule, spread: TimeDelta::seconds(spread), misfire, max_lateness },
+                timing,
                 conversation_id: self.conversation_id,
                 wake_message: self.wake_message,
                 payload,
@@ -122,6 +114,26 @@ impl Draft {
             }),
             Some(_) | None => Err(invalid),
         }
+    }
+
+    /// When it would fire, whatever else it says. Every problem at once.
+    pub fn timing(&self, defaults: Defaults) -> Result<Timing, Vec<Invalid>> {
+        let mut invalid = Vec::new();
+        let timing = self.checked_timing(&mut invalid, defaults);
+        timing.filter(|_| invalid.is_empty()).ok_or(invalid)
+    }
+
+    /// `None` after pushing at least one problem.
+    fn checked_timing(&self, invalid: &mut Vec<Invalid>, defaults: Defaults) -> Option<Timing> {
+        let misfire = self.checked_misfire(invalid);
+        let max_lateness = self.max_lateness_seconds.map(|seconds| {
+            let range = 1..=LONGEST_DELAY_SECONDS;
+            TimeDelta::seconds(check_range(invalid, "max_lateness_seconds", seconds, range))
+        });
+        let spread = self.spread_seconds.unwrap_or(0);
+        let spread = check_range(invalid, "spread_seconds", spread, 0..=LONGEST_SPREAD_SECONDS);
+        let schedule = self.checked_schedule(invalid, defaults)?;
+        Some(Timing { schedule, spread: TimeDelta::seconds(spread), misfire, max_lateness })
     }
 
     fn checked_payload(&self, invalid: &mut Vec<Invalid>) -> Payload {
@@ -255,6 +267,23 @@ impl Draft {
             }
         }
     }
+}
+
+/// The instant at which something is to happen once, given in either way, or in none.
+pub fn instant_or_delay(
+    fire_at: Option<&str>,
+    delay_seconds: Option<i64>,
+    now: DateTime<Utc>,
+) -> Result<Option<DateTime<Utc>>, Vec<Invalid>> {
+    if fire_at.is_none() && delay_seconds.is_none() {
+        return Ok(None);
+    }
+    let draft = Draft { fire_at: fire_at.map(str::to_owned), delay_seconds, ..Draft::default() };
+    let defaults = Defaults { born_at: now, delays_from: now, max_failures: 0 };
+    draft.timing(defaults).map(|timing| match timing.schedule {
+        Schedule::Once { fire_at } => Some(fire_at),
+        Schedule::Cron(_) => None,
+    })
 }
 
 fn refused(error: &schedule::Error) -> Invalid {

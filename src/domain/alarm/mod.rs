@@ -14,7 +14,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sha2::{Digest, Sha256};
 
 pub use changes::{Change, Changes};
-pub use draft::{Defaults, Draft, MAX_FAILURES_CAP};
+pub use draft::{Defaults, Draft, MAX_FAILURES_CAP, instant_or_delay};
 
 use super::{
     ids::AlarmId,

@@ -3,7 +3,8 @@
 //! **Transport**: `Authorization: Bearer <CHRONOS_TOKEN>` on everything under `/v1`. Hashed, then compared in constant
 //! time, so that neither content nor length of a secret leaks through timing.
 //! **Principal**: an agent asks for a challenge, signs it with the key its DID names, and gets a token that it sends as
-//! `X-Chronos-Agent`.
+//! `X-Chronos-Agent`. A signature proves a key, not that the key belongs to the user in the DID: so the DID must be enrolled, with that
+//! very key (`CHRONOS_ENROLMENT=registered`), and is looked up with every request.
 
 mod secrets;
 mod sign_in;
@@ -14,9 +15,14 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use chrono::{DateTime, Utc};
 
 use super::{Facade, problem::Problem};
-use crate::domain::access::Did;
+use crate::{
+    config::Enrolment,
+    domain::{access::Did, quota::Quotas},
+    store::agents::{Agent, Presence},
+};
 
 pub use secrets::Auth;
 pub use sign_in::{ChallengeBody, Proof, VerifyBody, challenge, verify};
@@ -28,9 +34,13 @@ pub async fn transport(State(facade): State<Facade>, request: Request, next: Nex
     if facade.auth.admits(request.headers()) { Ok(next.run(request).await) } else { Err(Problem::unauthorized()) }
 }
 
-/// The second layer: the owner on whose behalf a request is made. A handler that needs one takes one.
+/// The second layer: the owner on whose behalf a request is made, and what every request needs to know of it. A handler that needs
+/// one takes one.
 pub struct Caller {
     pub owner: Did,
+    pub quotas: Quotas,
+    /// By the database's clock, the one that counts.
+    pub now: DateTime<Utc>,
 }
 
 impl FromRequestParts<Facade> for Caller {
@@ -39,6 +49,23 @@ impl FromRequestParts<Facade> for Caller {
     async fn from_request_parts(parts: &mut Parts, facade: &Facade) -> Result<Self, Problem> {
         let token = parts.headers.get(AGENT_HEADER).and_then(|value| value.to_str().ok());
         let principal = token.and_then(|token| facade.auth.principal(token, facade.clock.now()));
-        principal.map(|principal| Self { owner: principal.did }).ok_or_else(Problem::unauthorized)
+        let owner = principal.ok_or_else(Problem::unauthorized)?.did;
+        // With every request, not only when signing in: who is suspended or removed is out at once, token or not.
+        let Presence { now, agent } = facade.store.presence(&owner).await?;
+        if !facade.enrolment.admits(agent.as_ref()) {
+            return Err(Problem::unauthorized());
+        }
+        Ok(Self { owner, quotas: agent.map(|agent| agent.quotas).unwrap_or_default(), now })
+    }
+}
+
+impl Enrolment {
+    /// Whether an agent, or somebody who is not enrolled, may speak.
+    fn admits(self, agent: Option<&Agent>) -> bool {
+        match (self, agent) {
+            (Self::Registered | Self::Open, Some(agent)) => !agent.suspended,
+            (Self::Registered, None) => false,
+            (Self::Open, None) => true,
+        }
     }
 }

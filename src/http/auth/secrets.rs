@@ -56,7 +56,7 @@ mod tests {
 
     fn auth(tokens: &[&str]) -> Auth {
         let tokens = tokens.iter().map(|token| SecretString::from(*token)).collect();
-        Auth::new(&config::Api { tokens, keyring: Keyring::new(["x"]).unwrap() })
+        Auth::new(&config::Api { tokens, keyring: Keyring::new(["x"]).unwrap(), enrolment: config::Enrolment::Open })
     }
 
     fn with(value: &str) -> HeaderMap {

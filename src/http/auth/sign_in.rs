@@ -63,12 +63,19 @@ pub async fn verify(State(facade): State<Facade>, Body(body): Body<VerifyBody>) 
     let proof = body.proof()?;
     // Everything after this line is one answer, 401, and the nonce is gone whatever it is.
     let open = is_nonce(&proof.nonce) && facade.store.consume_challenge(&proof.did, &proof.nonce).await?;
-    if !(open && proof.holds()) {
+    if !(open && proof.holds() && is_enrolled(&facade, &proof).await?) {
         return Err(Problem::unauthorized());
     }
     let did = proof.did;
     let token = facade.auth.sign(&did, facade.clock.now());
     Ok(Data(json!({ "token": token, "owner_user_id": did.user_id(), "expires_in": TOKEN_LIFETIME.num_seconds() })))
+}
+
+/// The whole key counts: the DID holds a quarter of it, which others could match by search.
+async fn is_enrolled(facade: &Facade, proof: &Proof) -> Result<bool, Problem> {
+    let agent = facade.store.presence(&proof.did).await?.agent;
+    let other_key = agent.as_ref().is_some_and(|agent| agent.public_key != proof.public_key);
+    Ok(!other_key && facade.enrolment.admits(agent.as_ref()))
 }
 
 impl ChallengeBody {

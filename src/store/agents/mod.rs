@@ -11,6 +11,8 @@ use crate::domain::{
     ids::{ClusterId, ResourceUid},
 };
 
+pub use crate::domain::quota::Quotas;
+
 /// An agent that is enrolled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
@@ -21,13 +23,6 @@ pub struct Agent {
     pub holder: Holder,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
-}
-
-/// `None`: no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quotas {
-    pub max_active_alarms: Option<u32>,
-    pub min_interval_seconds: Option<u32>,
 }
 
 /// Who may change an agent's row.

@@ -8,6 +8,7 @@ use super::{
     Alarm, Edited, columns,
     edit::{cancel, clock, paused, rearmed, resumed},
     list::requirements,
+    quota,
 };
 use crate::{
     domain::{
@@ -18,6 +19,7 @@ use crate::{
         },
         ids::AlarmId,
         labels::Selector,
+        quota::Quotas,
     },
     store::{Result, Store},
 };
@@ -32,6 +34,8 @@ pub enum Action {
 }
 
 impl Action {
+    pub const ALL: &[Self] = &[Self::Cancel, Self::Pause, Self::Resume, Self::Rearm];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cancel => "cancel",
@@ -58,7 +62,7 @@ pub struct Bulk {
     pub matched: usize,
     /// How many are different now, or would be.
     pub changed: usize,
-    /// How many were left as they are: managed by a resource, unfit for the action, or so already.
+    /// How many were left as they are: managed by a resource, unfit for the action, so already, or beyond the owner's quota.
     pub skipped: usize,
     /// The changed ones, oldest first.
     pub ids: Vec<AlarmId>,
@@ -90,12 +94,14 @@ impl Store {
         selector: &Selector,
         statuses: &[Status],
         dry_run: bool,
+        quotas: &Quotas,
     ) -> Result<Bulk> {
         let statuses = if statuses.is_empty() { action.fits() } else { statuses };
         let words: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
         let meant = Meant { owner, action, statuses: &words, requirements: requirements(selector) };
         self.ask("changing alarms in bulk", async |db| {
             let mut transaction = db.begin().await?;
+            let mut room = meant.room(&mut transaction, quotas).await?;
             let selected = meant.select(&mut transaction, None).await?;
             let (matched, fitting) = (count(selected.matched), count(selected.fitting));
             let (mut ids, mut handled, mut next) = (Vec::new(), 0, selected.ids);
@@ -106,6 +112,9 @@ impl Store {
                 let alarms = meant.read(&mut transaction, &next, dry_run).await?;
                 let now = clock(&mut transaction).await?;
                 for alarm in alarms {
+                    if room == 0 {
+                        break;
+                    }
                     let id = alarm.id;
                     let changes = if dry_run {
                         would(action, &alarm, now)
@@ -114,10 +123,11 @@ impl Store {
                     };
                     if changes {
                         ids.push(id);
+                        room -= 1;
                     }
                 }
                 handled += next.len();
-                if ids.len() >= BULK_MOST {
+                if ids.len() >= BULK_MOST || room == 0 {
                     break;
                 }
                 next = meant.select(&mut transaction, Some(last)).await?.ids;
@@ -127,7 +137,8 @@ impl Store {
             if !dry_run && !ids.is_empty() {
                 self.horizon.hint(db, now, now).await; // any of them may be due at once
             }
-            let (changed, left) = (ids.len(), fitting.saturating_sub(handled));
+            // Where there is no room, calling again will not help.
+            let (changed, left) = (ids.len(), if room == 0 { 0 } else { fitting.saturating_sub(handled) });
             let skipped = matched.saturating_sub(left + changed);
             Ok(Bulk { matched, changed, skipped, ids, truncated: left > 0 })
         })
@@ -154,6 +165,17 @@ impl Meant<'_> {
             .bind(after)
             .fetch_one(db)
             .await
+    }
+
+    /// How many may be changed: re-arming adds to the owner's living alarms, the other actions do not.
+    async fn room(&self, db: &mut PgConnection, quotas: &Quotas) -> Result<u64, sqlx::Error> {
+        match (self.action, quotas.max_active_alarms) {
+            (Action::Rearm, Some(limit)) => {
+                quota::lock_owner(db, self.owner, quotas).await?;
+                Ok(u64::from(limit).saturating_sub(quota::living(db, self.owner).await?))
+            }
+            (Action::Rearm | Action::Cancel | Action::Pause | Action::Resume, _) => Ok(u64::MAX),
+        }
     }
 
     /// Those of `ids` that are still meant. Locked, unless it is a dry run, in the order of their ids, so that two bulks never
@@ -216,8 +238,11 @@ async fn apply(db: &mut PgConnection, action: Action, alarm: Alarm, now: DateTim
 const fn is_done<R>(edited: &Edited<R>) -> bool {
     match edited {
         Edited::Done(_) => true,
-        Edited::Unknown | Edited::Managed(_) | Edited::Unreadable(_) | Edited::Refused(_) | Edited::Unchanged(_) => {
-            false
-        }
+        Edited::Unknown
+        | Edited::Managed(_)
+        | Edited::Unreadable(_)
+        | Edited::Refused(_)
+        | Edited::OverQuota(_)
+        | Edited::Unchanged(_) => false,
     }
 }

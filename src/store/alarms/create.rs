@@ -1,14 +1,15 @@
 //! Alarms come in, each at most once per key, and are read back.
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::{Connection, PgConnection};
 
-use super::{Alarm, bind_definition, columns};
+use super::{Alarm, bind_definition, columns, quota};
 use crate::{
     domain::{
         access::Did,
         alarm::{Definition, Slot},
         ids::AlarmId,
+        quota::{Exceeded, Quotas},
     },
     store::{Result, Store, interval::interval, unreadable},
 };
@@ -26,6 +27,8 @@ pub struct Request<'a> {
     /// Empty: none.
     pub idempotency_key: &'a str,
     pub correlation_id: &'a str,
+    /// What the owner may have.
+    pub quotas: Quotas,
 }
 
 /// What became of a request to create.
@@ -34,11 +37,16 @@ pub enum Created {
     New(Alarm),
     /// The owner's key stands for this one already.
     Known(Alarm),
+    /// The owner has as many as it may.
+    OverQuota(Exceeded),
 }
 
 impl Store {
     /// Creates an alarm, or finds the one that the owner's key already stands for.
     pub async fn create_or_find_by_key(&self, request: &Request<'_>) -> Result<Created> {
+        if request.quotas.max_active_alarms.is_some() {
+            return self.create_within_quota(request).await;
+        }
         self.ask("creating an alarm", async |db| {
             // A key's conflict does nothing here and reads the winner in a statement of its own: an INSERT does not see a
             // row that was committed after it began. The winner may be gone again by then (retention): once more.
@@ -52,6 +60,28 @@ impl Store {
                 }
             }
             Err(unreadable("the alarm that holds an idempotency key keeps vanishing"))
+        })
+        .await
+    }
+
+    /// The same for an owner who may not have any number of them.
+    async fn create_within_quota(&self, request: &Request<'_>) -> Result<Created> {
+        self.ask("creating an alarm within a quota", async |db| {
+            let mut transaction = db.begin().await?;
+            quota::lock_owner(&mut transaction, request.owner, &request.quotas).await?;
+            // Whoever repeats a request is not asking for one more. Nobody else can insert under this key while we hold the lock.
+            if let Some(alarm) = by_key(&mut transaction, request.owner, request.idempotency_key).await? {
+                return Ok(Created::Known(alarm));
+            }
+            if let Err(exceeded) = quota::admit_one_more(&mut transaction, request.owner, &request.quotas).await? {
+                return Ok(Created::OverQuota(exceeded));
+            }
+            let Some(alarm) = insert(&mut transaction, request).await? else {
+                return Err(unreadable("an alarm with the same idempotency key came in beside the owner's lock"));
+            };
+            transaction.commit().await?;
+            self.hint(db, &alarm).await;
+            Ok(Created::New(alarm))
         })
         .await
     }
@@ -77,7 +107,7 @@ impl Store {
     }
 }
 
-async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Result<Option<Alarm>, sqlx::Error> {
+pub(super) async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Result<Option<Alarm>, sqlx::Error> {
     let statement = concat!(include_str!("../sql/create_alarm.sql"), columns!());
     bind_definition(sqlx::query_as(statement), request.definition)
         .bind(request.id.as_uuid())

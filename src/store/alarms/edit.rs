@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
-use super::{Alarm, Resource, bind_definition, columns};
+use super::{Alarm, Resource, bind_definition, columns, quota};
 use crate::{
     domain::{
         access::Did,
@@ -15,6 +15,7 @@ use crate::{
         ids::AlarmId,
         invalid::Invalid,
         occurrence::Passed,
+        quota::{Exceeded, Quotas},
         schedule::Schedule,
     },
     store::{Result, Store, attempts, interval::interval},
@@ -41,6 +42,8 @@ pub enum Edited<R> {
     /// The row cannot be read, for this reason.
     Unreadable(String),
     Refused(R),
+    /// It is more than the owner may have.
+    OverQuota(Exceeded),
     /// It was so already; nothing was written.
     Unchanged(Box<Alarm>),
     Done(Box<Alarm>),
@@ -54,6 +57,8 @@ pub struct Patch<'a> {
     pub revision: Option<i64>,
     /// What `max_failures` goes back to.
     pub max_failures: u32,
+    /// What the owner may have.
+    pub quotas: Quotas,
     /// How far back a new instant may lie.
     pub leniency: chrono::TimeDelta,
 }
@@ -124,8 +129,14 @@ impl Store {
         id: AlarmId,
         instant: Option<DateTime<Utc>>,
         leniency: chrono::TimeDelta,
+        quotas: &Quotas,
     ) -> Result<Edited<NotRearmed>> {
-        self.edit("re-arming an alarm", owner, id, async |db, alarm, now| {
+        self.edit_within("re-arming an alarm", owner, id, quotas, async |db, alarm, now| {
+            if !alarm.status.is_living()
+                && let Err(exceeded) = quota::admit_one_more(db, owner, quotas).await?
+            {
+                return Ok(Edited::OverQuota(exceeded));
+            }
             rearmed(db, alarm, instant, now, leniency).await
         })
         .await
@@ -139,8 +150,21 @@ impl Store {
         id: AlarmId,
         verb: impl AsyncFnOnce(&mut PgConnection, Alarm, DateTime<Utc>) -> Result<Edited<R>, sqlx::Error>,
     ) -> Result<Edited<R>> {
+        self.edit_within(doing, owner, id, &Quotas::default(), verb).await
+    }
+
+    /// The same for a verb that may add to the owner's living alarms.
+    async fn edit_within<R>(
+        &self,
+        doing: &'static str,
+        owner: &Did,
+        id: AlarmId,
+        quotas: &Quotas,
+        verb: impl AsyncFnOnce(&mut PgConnection, Alarm, DateTime<Utc>) -> Result<Edited<R>, sqlx::Error>,
+    ) -> Result<Edited<R>> {
         self.ask(doing, async |db| {
             let mut transaction = db.begin().await?;
+            quota::lock_owner(&mut transaction, owner, quotas).await?;
             let Some(alarm) = lock(&mut transaction, owner, id).await? else { return Ok(Edited::Unknown) };
             if let Some(resource) = alarm.resource() {
                 return Ok(Edited::Managed(resource));
@@ -223,6 +247,9 @@ async fn patched(
     let replan = if definition.timing.is_same_schedule(&before.timing) {
         None
     } else {
+        if let Err(exceeded) = patch.quotas.admit_schedule(&definition.timing.schedule, now) {
+            return Ok(Edited::OverQuota(exceeded));
+        }
         match definition.timing.plan(alarm.id, now, now - patch.leniency) {
             Plan::At(slot) => Some(Replan { passed: alarm.forgone(now), ..Replan::armed(slot) }),
             Plan::Missed { due } => return Ok(Edited::Refused(NotPatched::Past { due, now })),

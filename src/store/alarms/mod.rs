@@ -7,6 +7,8 @@
 //! | [`create`] | create with dedupe, get |
 //! | [`list`] | list by filters, page by page |
 //! | [`edit`] | cancel, patch, pause, resume, re-arm: lock, decide in the domain, write |
+//! | [`put`] | create, or make it what it should be, by the owner's key |
+//! | [`quota`] | how many an owner has, under the owner's lock |
 //! | [`bulk`] | the same for many at once |
 //! | [`upkeep`] | removal, recomputation and counts that no owner asks for |
 
@@ -14,6 +16,8 @@ mod bulk;
 mod create;
 mod edit;
 mod list;
+mod put;
+mod quota;
 mod upkeep;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -25,6 +29,7 @@ pub use create::{Created, Request};
 pub use edit::{Cancelled, Edited, NotPatched, Patch};
 pub(super) use edit::{Replan, cancel, clock, write_definition};
 pub use list::{Filter, LIST, Page};
+pub use put::{NotPlaced, Placed, Placement};
 pub use upkeep::{Due, Place, Resting};
 
 use super::{
@@ -118,6 +123,11 @@ impl Alarm {
         self.paused_by.iter().filter_map(|word| Cause::try_from(word.clone()).ok()).collect()
     }
 
+    /// The labels; none where they cannot be read.
+    pub fn labels(&self) -> Labels {
+        serde_json::from_str(&self.labels).unwrap_or_default()
+    }
+
     /// What defines it, or why the row cannot be read.
     pub fn definition(&self) -> Result<Definition, String> {
         let labels: Labels = serde_json::from_str(&self.labels).map_err(|error| format!("labels {error}"))?;
@@ -168,11 +178,11 @@ pub struct When {
     pub fire_at: Option<DateTime<Utc>>,
     pub cron_expr: String,
     pub timezone: String,
-    starts_at: Option<DateTime<Utc>>,
-    ends_at: Option<DateTime<Utc>>,
+    pub starts_at: Option<DateTime<Utc>>,
+    pub ends_at: Option<DateTime<Utc>>,
     spread: PgInterval,
     spread_offset: PgInterval,
-    misfire: String,
+    pub misfire: String,
     max_lateness: Option<PgInterval>,
     /// An `@every` without a start counts from here.
     pub created_at: DateTime<Utc>,

@@ -28,7 +28,13 @@ async fn under_way(draft: Draft, reply: Reply) -> (World, Store, Alarm, Daemon) 
 }
 
 fn patch(changes: &Changes) -> Patch<'_> {
-    Patch { changes, revision: None, max_failures: 5, leniency: chrono::TimeDelta::zero() }
+    Patch {
+        changes,
+        revision: None,
+        max_failures: 5,
+        quotas: chronos::domain::quota::Quotas::default(),
+        leniency: chrono::TimeDelta::zero(),
+    }
 }
 
 async fn outcome(world: &World, alarm: &Alarm) -> String {

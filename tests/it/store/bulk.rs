@@ -25,7 +25,7 @@ fn of_ops(draft: Draft) -> Draft {
 }
 
 async fn bulk(store: &Store, action: Action) -> Bulk {
-    store.bulk_if_owned(&ann(), action, &ops(), &[], false).await.unwrap()
+    store.bulk_if_owned(&ann(), action, &ops(), &[], false, &chronos::domain::quota::Quotas::default()).await.unwrap()
 }
 
 /// Matched, changed, skipped.
@@ -60,7 +60,10 @@ async fn a_dry_run_decides_everything_and_writes_nothing() {
     let database = Database::fresh().await;
     let store = database.store().await;
     let alarm = create(&store, &ann(), of_ops(in_an_hour())).await;
-    let dry = store.bulk_if_owned(&ann(), Action::Cancel, &ops(), &[], true).await.unwrap();
+    let dry = store
+        .bulk_if_owned(&ann(), Action::Cancel, &ops(), &[], true, &chronos::domain::quota::Quotas::default())
+        .await
+        .unwrap();
     assert_eq!((counts(&dry), dry.ids.as_slice()), ((1, 1, 0), [alarm.id].as_slice()));
     assert_eq!(read(&store, &alarm).await.revision, 1);
 }
@@ -73,7 +76,17 @@ async fn a_status_narrows_what_is_meant() {
     let cancelled = create(&store, &ann(), of_ops(every_minute())).await;
     store.cancel_if_owned(&ann(), cancelled.id).await.unwrap();
     execute(&mut database.connect().await, "UPDATE alarms SET status = 'fired' WHERE status = 'active'").await;
-    let rearmed = store.bulk_if_owned(&ann(), Action::Rearm, &ops(), &[Status::Fired], false).await.unwrap();
+    let rearmed = store
+        .bulk_if_owned(
+            &ann(),
+            Action::Rearm,
+            &ops(),
+            &[Status::Fired],
+            false,
+            &chronos::domain::quota::Quotas::default(),
+        )
+        .await
+        .unwrap();
     assert_eq!((counts(&rearmed), rearmed.ids), ((1, 1, 0), vec![fired.id]));
 }
 
@@ -117,7 +130,10 @@ async fn more_than_one_call_handles_are_done_by_calling_again() {
         ),
     )
     .await;
-    let dry = store.bulk_if_owned(&ann(), Action::Pause, &ops(), &[], true).await.unwrap();
+    let dry = store
+        .bulk_if_owned(&ann(), Action::Pause, &ops(), &[], true, &chronos::domain::quota::Quotas::default())
+        .await
+        .unwrap();
     let first = bulk(&store, Action::Pause).await;
     assert_eq!((counts(&first), first.truncated), ((MANY, BULK_MOST, 0), true));
     assert_eq!(dry, first);

@@ -83,7 +83,12 @@ async fn only_what_is_over_is_armed_again_and_then_under_a_new_delivery() {
     let database = Database::fresh().await;
     let store = database.store().await;
     let (owner, alarm) = (ann(), create(&store, &ann(), in_an_hour()).await);
-    let rearm = async |instant| store.rearm_if_owned(&owner, alarm.id, instant, NO_LENIENCY).await.unwrap();
+    let rearm = async |instant| {
+        store
+            .rearm_if_owned(&owner, alarm.id, instant, NO_LENIENCY, &chronos::domain::quota::Quotas::default())
+            .await
+            .unwrap()
+    };
     assert!(matches!(rearm(None).await, Edited::Refused(NotRearmed::Living(Status::Active))));
     store.cancel_if_owned(&owner, alarm.id).await.unwrap();
     // Its instant still lies ahead.

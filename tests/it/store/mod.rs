@@ -72,7 +72,13 @@ async fn claim(store: &Store) -> Found {
 }
 
 fn patch(changes: &Changes) -> Patch<'_> {
-    Patch { changes, revision: None, max_failures: 5, leniency: NO_LENIENCY }
+    Patch {
+        changes,
+        revision: None,
+        max_failures: 5,
+        quotas: chronos::domain::quota::Quotas::default(),
+        leniency: NO_LENIENCY,
+    }
 }
 
 fn done<R: std::fmt::Debug>(edited: Edited<R>) -> Alarm {

@@ -40,8 +40,16 @@ pub async fn create_with_key(store: &Store, owner: &Did, draft: Draft, key: &str
     let definition = draft.define(Defaults { born_at, delays_from: born_at, max_failures: 5 }).unwrap();
     let id = AlarmId::from_uuid(Uuid::now_v7());
     let Plan::At(first) = definition.timing.plan(id, born_at, born_at) else { panic!("lies ahead") };
-    let request =
-        Request { id, owner, definition: &definition, first, born_at, idempotency_key: key, correlation_id: "test" };
+    let request = Request {
+        id,
+        owner,
+        definition: &definition,
+        first,
+        born_at,
+        idempotency_key: key,
+        correlation_id: "test",
+        quotas: chronos::domain::quota::Quotas::default(),
+    };
     store.create_or_find_by_key(&request).await.unwrap()
 }
 
@@ -49,6 +57,7 @@ pub async fn create(store: &Store, owner: &Did, draft: Draft) -> Alarm {
     match create_with_key(store, owner, draft, "").await {
         Created::New(alarm) => alarm,
         Created::Known(alarm) => panic!("no key, and yet known: {alarm:?}"),
+        Created::OverQuota(exceeded) => panic!("no quota, and yet {exceeded}"),
     }
 }
 

@@ -1,0 +1,245 @@
+//! What callers write: bodies of requests, and how they become drafts and changes. Pure.
+
+use std::{collections::BTreeMap, fmt};
+
+use axum::http::HeaderMap;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use crate::{
+    domain::{
+        alarm::{Change, Changes, Defaults, Definition, Draft, Kind},
+        invalid::{Invalid, check_correlation_id, check_key, quoted},
+        labels::Labels,
+    },
+    http::problem::Problem,
+};
+
+const KEY_HEADER: &str = "idempotency-key";
+
+/// `POST /v1/alarms`, and `PUT` by key.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateBody {
+    pub kind: String,
+    label: Option<String>,
+    labels: Option<Unique<String>>,
+    fire_at: Option<String>,
+    delay_seconds: Option<i64>,
+    cron_expr: Option<String>,
+    timezone: Option<String>,
+    starts_at: Option<String>,
+    ends_at: Option<String>,
+    spread_seconds: Option<i64>,
+    misfire: Option<String>,
+    max_lateness_seconds: Option<i64>,
+    conversation_id: Option<String>,
+    wake_message: Option<String>,
+    payload: Option<Box<RawValue>>,
+    pub idempotency_key: Option<String>,
+    max_failures: Option<i64>,
+    correlation_id: Option<String>,
+}
+
+impl CreateBody {
+    /// The caller's; `None` when it is left open.
+    pub fn correlation_id(&self) -> Option<&str> {
+        self.correlation_id.as_deref().filter(|id| !id.is_empty())
+    }
+
+    /// The body as a draft that holds for every instant, and what is wrong with the rest of it.
+    pub fn draft(self, key: &str) -> (Draft, Vec<Invalid>) {
+        let mut invalid = Vec::new();
+        check_key(&mut invalid, "idempotency_key", key);
+        check_correlation_id(&mut invalid, self.correlation_id().unwrap_or_default());
+        let kind = Kind::try_from(self.kind.clone()).ok();
+        if kind.is_none() {
+            invalid.push(Invalid::new("kind", format!("is {}", quoted(&self.kind)), "give once or cron"));
+        }
+        let draft = Draft {
+            kind,
+            label: self.label.unwrap_or_default(),
+            labels: self.labels.map(|labels| labels.0).unwrap_or_default(),
+            fire_at: self.fire_at,
+            delay_seconds: self.delay_seconds,
+            // Views leave an empty one out; whoever sends one back means the same.
+            cron_expr: self.cron_expr.filter(|expr| !expr.is_empty()),
+            timezone: self.timezone,
+            starts_at: self.starts_at,
+            ends_at: self.ends_at,
+            spread_seconds: self.spread_seconds,
+            misfire: self.misfire,
+            max_lateness_seconds: self.max_lateness_seconds,
+            conversation_id: self.conversation_id.unwrap_or_default(),
+            wake_message: self.wake_message.unwrap_or_default(),
+            payload: self.payload.map(|raw| raw.get().to_owned()),
+            max_failures: self.max_failures,
+        };
+        (draft, invalid)
+    }
+
+    /// The body as an alarm, or everything that is wrong with it at once.
+    pub fn define(self, key: &str, defaults: Defaults) -> Result<Definition, Problem> {
+        let (draft, invalid) = self.draft(key);
+        check(draft, invalid, defaults)
+    }
+}
+
+/// What a draft defines, unless it or anything beside it is wrong.
+pub fn check(draft: Draft, invalid: Vec<Invalid>, defaults: Defaults) -> Result<Definition, Problem> {
+    match draft.define(defaults) {
+        Err(more) => Err([invalid, more].concat().into()),
+        Ok(_) if !invalid.is_empty() => Err(invalid.into()),
+        Ok(definition) => Ok(definition),
+    }
+}
+
+/// `PATCH /v1/alarms/{id}`: a merge patch. What is not there stays, `null` goes back to its default.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PatchBody {
+    #[serde(default, deserialize_with = "change")]
+    label: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    labels: Change<Unique<Option<String>>>,
+    #[serde(default, deserialize_with = "change")]
+    fire_at: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    delay_seconds: Change<i64>,
+    #[serde(default, deserialize_with = "change")]
+    cron_expr: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    timezone: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    starts_at: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    ends_at: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    spread_seconds: Change<i64>,
+    #[serde(default, deserialize_with = "change")]
+    misfire: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    max_lateness_seconds: Change<i64>,
+    #[serde(default, deserialize_with = "change")]
+    conversation_id: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    wake_message: Change<String>,
+    #[serde(default, deserialize_with = "change")]
+    payload: Change<Box<RawValue>>,
+    #[serde(default, deserialize_with = "change")]
+    max_failures: Change<i64>,
+    // What makes an alarm this alarm.
+    id: Option<IgnoredAny>,
+    kind: Option<IgnoredAny>,
+    idempotency_key: Option<IgnoredAny>,
+    correlation_id: Option<IgnoredAny>,
+}
+
+impl PatchBody {
+    pub fn changes(self) -> Result<Changes, Problem> {
+        let fixed = [
+            ("id", self.id.is_some()),
+            ("kind", self.kind.is_some()),
+            ("idempotency_key", self.idempotency_key.is_some()),
+            ("correlation_id", self.correlation_id.is_some()),
+        ];
+        let told = |(field, _): &(&'static str, bool)| {
+            Invalid::new(field, "does not change while an alarm lives", "leave it out, or make another alarm")
+        };
+        let invalid: Vec<Invalid> = fixed.iter().filter(|(_, given)| *given).map(told).collect();
+        if !invalid.is_empty() {
+            return Err(invalid.into());
+        }
+        Ok(Changes {
+            label: self.label,
+            labels: self.labels.map(|labels| labels.0),
+            fire_at: self.fire_at,
+            delay_seconds: self.delay_seconds,
+            cron_expr: self.cron_expr,
+            timezone: self.timezone,
+            starts_at: self.starts_at,
+            ends_at: self.ends_at,
+            spread_seconds: self.spread_seconds,
+            misfire: self.misfire,
+            max_lateness_seconds: self.max_lateness_seconds,
+            conversation_id: self.conversation_id,
+            wake_message: self.wake_message,
+            payload: self.payload.map(|raw| raw.get().to_owned()),
+            max_failures: self.max_failures,
+        })
+    }
+}
+
+/// A field that is there: `null`, or a value.
+fn change<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Change<T>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.map_or(Change::Default, Change::Set))
+}
+
+/// `POST /v1/alarms/{id}/rearm`
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RearmBody {
+    pub fire_at: Option<String>,
+    pub delay_seconds: Option<i64>,
+}
+
+/// An object in which no key stands twice: a second value would silently win over the first.
+pub struct Unique<T>(BTreeMap<String, T>);
+
+impl From<Unique<String>> for Labels {
+    fn from(unique: Unique<String>) -> Self {
+        unique.0
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Unique<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+            type Value = Unique<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Unique<T>, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some((key, value)) = map.next_entry::<String, T>()? {
+                    let told = quoted(&key);
+                    if entries.insert(key, value).is_some() {
+                        return Err(A::Error::custom(format!("has the key {told} twice")));
+                    }
+                }
+                Ok(Unique(entries))
+            }
+        }
+
+        deserializer.deserialize_map(Entries(std::marker::PhantomData))
+    }
+}
+
+/// The header counts as the field.
+pub fn idempotency_key(headers: &HeaderMap, field: Option<&str>) -> Result<String, Problem> {
+    let field = field.filter(|key| !key.is_empty());
+    let header = match headers.get(KEY_HEADER) {
+        None => None,
+        Some(value) => Some(value.to_str().map_err(|_| {
+            Problem::invalid_field(
+                "idempotency_key",
+                "the Idempotency-Key header holds characters that are not visible ASCII",
+            )
+        })?),
+    };
+    match (header.filter(|key| !key.is_empty()), field) {
+        (Some(header), Some(field)) if header != field => Err(Problem::invalid_field(
+            "idempotency_key",
+            "idempotency_key differs from the Idempotency-Key header; give one of them, or the same twice",
+        )),
+        (Some(key), _) | (None, Some(key)) => Ok(key.to_owned()),
+        (None, None) => Ok(String::new()),
+    }
+}

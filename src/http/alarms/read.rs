@@ -1,0 +1,135 @@
+//! Alarms are looked at: one, many, and what became of every attempt.
+
+use axum::extract::{RawQuery, State};
+use serde::Serialize;
+
+use super::{
+    AlarmPath,
+    view::{AttemptView, View},
+};
+use crate::{
+    domain::{
+        alarm::{Kind, Status},
+        cursor::Cursor,
+        invalid::{check_key, parse_instant, quoted},
+        labels::Selector,
+    },
+    http::{
+        Facade,
+        auth::Caller,
+        envelope::Data,
+        problem::Problem,
+        query::{Page, Query},
+    },
+    store::alarms::Filter,
+};
+
+pub async fn get(
+    State(facade): State<Facade>,
+    caller: Caller,
+    AlarmPath(id): AlarmPath,
+) -> Result<Data<View>, Problem> {
+    let alarm = facade.store.get_if_owned(&caller.owner, id).await?;
+    alarm.map(|alarm| Data(View::of(alarm, caller.now))).ok_or_else(Problem::no_such_alarm)
+}
+
+#[derive(Serialize)]
+pub struct List {
+    alarms: Vec<View>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+pub async fn list(
+    State(facade): State<Facade>,
+    caller: Caller,
+    RawQuery(query): RawQuery,
+) -> Result<Data<List>, Problem> {
+    let Asked { filter, page } = Asked::parse(query.as_deref().unwrap_or_default())?;
+    let found = facade.store.list_owned(&caller.owner, &filter, page.after, page.limit).await?;
+    let alarms: Vec<View> = found.alarms.into_iter().map(|alarm| View::of(alarm, caller.now)).collect();
+    let next_cursor = found.next.map(|cursor: Cursor| cursor.to_string());
+    Ok(Data(List { count: alarms.len(), alarms, next_cursor }))
+}
+
+#[derive(Serialize)]
+pub struct Attempts {
+    attempts: Vec<AttemptView>,
+    count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+pub async fn attempts(
+    State(facade): State<Facade>,
+    caller: Caller,
+    AlarmPath(id): AlarmPath,
+    RawQuery(query): RawQuery,
+) -> Result<Data<Attempts>, Problem> {
+    let page = Query::parse(query.as_deref().unwrap_or_default(), Page::PARAMETERS)?.page()?;
+    let found = facade.store.attempts_if_owned(&caller.owner, id, page.after, page.limit).await?;
+    let found = found.ok_or_else(Problem::no_such_alarm)?;
+    let attempts: Vec<AttemptView> = found.entries.into_iter().map(AttemptView::of).collect();
+    let next_cursor = found.next.map(|cursor| cursor.to_string());
+    Ok(Data(Attempts { count: attempts.len(), attempts, next_cursor }))
+}
+
+/// Which alarms a list is to show.
+#[derive(Debug)]
+pub struct Asked {
+    pub filter: Filter,
+    pub page: Page,
+}
+
+const LIST_PARAMETERS: &[&str] =
+    &["status", "kind", "label_prefix", "labels", "correlation_id", "due_after", "due_before", "limit", "cursor"];
+
+impl Asked {
+    /// What is wrong is told with the parameter's name.
+    pub fn parse(query: &str) -> Result<Self, Problem> {
+        let query = Query::parse(query, LIST_PARAMETERS)?;
+        let instant = |name| query.get(name).map(|text| parse_instant(name, text)).transpose();
+        let filter = Filter {
+            statuses: query.get("status").map(statuses).transpose()?.unwrap_or_default(),
+            kind: query.get("kind").map(kind).transpose()?,
+            label_prefix: query.text("label_prefix")?,
+            selector: query.get("labels").map(selector).transpose()?.unwrap_or_default(),
+            correlation_id: query.text("correlation_id")?,
+            due_after: instant("due_after").map_err(|invalid| vec![invalid])?,
+            due_before: instant("due_before").map_err(|invalid| vec![invalid])?,
+        };
+        Ok(Self { filter, page: query.page()? })
+    }
+}
+
+impl Query {
+    /// A text that the database can compare with.
+    fn text(&self, name: &'static str) -> Result<Option<String>, Problem> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let mut invalid = Vec::new();
+        check_key(&mut invalid, name, text);
+        if invalid.is_empty() { Ok(Some(text.to_owned())) } else { Err(invalid.into()) }
+    }
+}
+
+/// A comma-separated list.
+pub(super) fn statuses(text: &str) -> Result<Vec<Status>, Problem> {
+    let parse = |word: &str| {
+        Status::try_from(word.to_owned()).map_err(|_| {
+            let known: Vec<_> = Status::ALL.iter().map(|status| status.as_str()).collect();
+            let told = format!("status has {}; give one or more of {}", quoted(word), known.join(", "));
+            Problem::invalid_field("status", told)
+        })
+    };
+    text.split(',').map(|word| parse(word.trim())).collect()
+}
+
+fn kind(text: &str) -> Result<Kind, Problem> {
+    Kind::try_from(text.to_owned())
+        .map_err(|_| Problem::invalid_field("kind", format!("kind is {}; give once or cron", quoted(text))))
+}
+
+fn selector(text: &str) -> Result<Selector, Problem> {
+    Selector::parse(text).map_err(|error| Problem::invalid_field("labels", format!("labels {error}")))
+}

@@ -1,0 +1,61 @@
+//! What stands behind the question mark. An unknown parameter is refused: a filter that is misspelt would show everything.
+
+use crate::domain::{cursor::Cursor, invalid::quoted};
+
+use super::problem::Problem;
+
+const DEFAULT_PAGE: i64 = 100;
+const LARGEST_PAGE: i64 = 500;
+
+/// The parameters of a request, each at most once.
+pub struct Query(Vec<(String, String)>);
+
+/// Which part of a list is meant.
+#[derive(Debug)]
+pub struct Page {
+    pub limit: i64,
+    /// Where the page before ended.
+    pub after: Option<Cursor>,
+}
+
+impl Page {
+    pub const PARAMETERS: &[&str] = &["limit", "cursor"];
+}
+
+impl Query {
+    pub fn parse(query: &str, known: &[&str]) -> Result<Self, Problem> {
+        let mut found: Vec<(String, String)> = Vec::new();
+        for (name, text) in url::form_urlencoded::parse(query.as_bytes()) {
+            if !known.contains(&name.as_ref()) {
+                let told = format!("there is no parameter {}; there are {}", quoted(&name), known.join(", "));
+                return Err(Problem::invalid_field(&name, told));
+            }
+            if found.iter().any(|(other, _)| *other == name) {
+                return Err(Problem::invalid_field(&name, format!("{name} is given twice; give it once")));
+            }
+            found.push((name.into_owned(), text.into_owned()));
+        }
+        Ok(Self(found))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
+    }
+
+    /// `limit` and `cursor`.
+    pub fn page(&self) -> Result<Page, Problem> {
+        let limit = match self.get("limit").map(|text| (text, text.parse::<i64>())) {
+            None => DEFAULT_PAGE,
+            Some((_, Ok(limit))) if limit >= 1 => limit.min(LARGEST_PAGE),
+            // More digits than a number has here is still a number, and above the most.
+            Some((text, Err(_))) if text.len() > 18 && text.bytes().all(|byte| byte.is_ascii_digit()) => LARGEST_PAGE,
+            Some((text, _)) => {
+                let told = format!("limit is {}; give a whole number from 1 to {LARGEST_PAGE}", quoted(text));
+                return Err(Problem::invalid_field("limit", told));
+            }
+        };
+        let after = self.get("cursor").map(str::parse).transpose();
+        let after = after.map_err(|error| Problem::invalid_field("cursor", format!("cursor {error}")))?;
+        Ok(Page { limit, after })
+    }
+}

@@ -1,0 +1,179 @@
+//! `POST /v1/schedules/preview`: when would this fire? Nothing is stored.
+
+use axum::extract::State;
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Facade,
+    alarms::{never_fires, parse_id, passed},
+    auth::Caller,
+    envelope::{Body, Data},
+    problem::Problem,
+};
+use crate::{
+    domain::{
+        alarm::{Defaults, Draft, Timing, spread_offset},
+        ids::AlarmId,
+        invalid::{check_range, parse_instant},
+        rfc3339,
+        schedule::{Fire, Schedule, Zone},
+    },
+    store::alarms::Alarm,
+};
+
+const DEFAULT_COUNT: i64 = 5;
+const MOST: i64 = 100;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewBody {
+    cron_expr: Option<String>,
+    fire_at: Option<String>,
+    delay_seconds: Option<i64>,
+    timezone: Option<String>,
+    spread_seconds: Option<i64>,
+    starts_at: Option<String>,
+    ends_at: Option<String>,
+    alarm_id: Option<String>,
+    from: Option<String>,
+    n: Option<i64>,
+}
+
+#[derive(Serialize)]
+pub struct Preview {
+    description: String,
+    timezone: String,
+    tzdb: &'static str,
+    fires: Vec<FireView>,
+}
+
+/// One slot ahead. `effective_at` where the exact instant is known, else the bounds within which it lies.
+#[derive(Serialize)]
+pub struct FireView {
+    scheduled_for: String,
+    local: String,
+    note: Option<String>,
+    #[serde(flatten)]
+    effective: Effective,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Effective {
+    Known { effective_at: String },
+    Within { effective_from: String, effective_until: String },
+}
+
+/// How far behind its nominal instant a slot fires.
+#[derive(Clone, Copy)]
+pub enum Behind {
+    Exactly(TimeDelta),
+    /// The offset follows from an id that nobody has yet.
+    AtMost(TimeDelta),
+}
+
+pub async fn preview(
+    State(facade): State<Facade>,
+    caller: Caller,
+    Body(body): Body<PreviewBody>,
+) -> Result<Data<Preview>, Problem> {
+    let now = caller.now;
+    let alarm = match body.alarm_id.as_deref() {
+        None => None,
+        // A malformed id is an unknown one.
+        Some(id) => Some(find(&facade, &caller, parse_id(id)).await?),
+    };
+    let (from, count) = body.range(now)?;
+    let timing = body.timing(alarm.as_ref(), from)?;
+    let fires = timing.schedule.preview(from, count);
+    if fires.is_empty() {
+        return Err(match &timing.schedule {
+            Schedule::Once { fire_at } => passed("fire_at", *fire_at, from),
+            Schedule::Cron(_) => never_fires(),
+        });
+    }
+    let zone = match &timing.schedule {
+        Schedule::Once { .. } => body.timezone.as_deref().filter(|name| !name.is_empty()).unwrap_or("UTC"),
+        Schedule::Cron(recurrence) => recurrence.zone().name(),
+    };
+    Ok(Data(Preview {
+        description: timing.schedule.describe(),
+        timezone: zone.to_owned(),
+        tzdb: Zone::tzdb_version(),
+        fires: views(&fires, behind(&timing, alarm.as_ref(), now)),
+    }))
+}
+
+async fn find(facade: &Facade, caller: &Caller, id: Option<AlarmId>) -> Result<Alarm, Problem> {
+    let id = id.ok_or_else(Problem::no_such_alarm)?;
+    facade.store.get_if_owned(&caller.owner, id).await?.ok_or_else(Problem::no_such_alarm)
+}
+
+/// The fires as every door shows them: the facade here, `chronosd next` and `explain` with `--json`.
+pub fn views(fires: &[Fire], behind: Behind) -> Vec<FireView> {
+    let view = |fire: &Fire| FireView {
+        scheduled_for: rfc3339(fire.scheduled_for),
+        local: fire.local.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, false),
+        note: fire.note.map(|note| note.to_string()),
+        effective: match behind {
+            Behind::Exactly(offset) => Effective::Known { effective_at: rfc3339(fire.scheduled_for + offset) },
+            Behind::AtMost(window) => Effective::Within {
+                effective_from: rfc3339(fire.scheduled_for),
+                effective_until: rfc3339(fire.scheduled_for + window),
+            },
+        },
+    };
+    fires.iter().map(view).collect()
+}
+
+/// With a spread the exact instant follows from the alarm's id, so without one only the bounds can be told.
+fn behind(timing: &Timing, alarm: Option<&Alarm>, now: DateTime<Utc>) -> Behind {
+    let Schedule::Cron(recurrence) = &timing.schedule else { return Behind::Exactly(TimeDelta::zero()) };
+    match alarm {
+        _ if timing.spread == TimeDelta::zero() => Behind::Exactly(TimeDelta::zero()),
+        None => Behind::AtMost(timing.spread),
+        // Its own schedule has its offset already; another one would get one with the edit.
+        Some(alarm) if alarm.when.timing().is_ok_and(|own| own.is_same_schedule(timing)) => {
+            Behind::Exactly(alarm.when.offset().unwrap_or_default())
+        }
+        Some(alarm) => Behind::Exactly(spread_offset(alarm.id, timing.spread, recurrence, now)),
+    }
+}
+
+impl PreviewBody {
+    /// After which instant, and how many.
+    fn range(&self, now: DateTime<Utc>) -> Result<(DateTime<Utc>, usize), Problem> {
+        let mut invalid = Vec::new();
+        let count = check_range(&mut invalid, "n", self.n.unwrap_or(DEFAULT_COUNT), 1..=MOST);
+        let from = self.from.as_deref().map_or(Ok(now), |text| parse_instant("from", text));
+        match from {
+            Ok(from) if invalid.is_empty() => Ok((from, usize::try_from(count).unwrap_or(0))),
+            Ok(_) => Err(invalid.into()),
+            Err(told) => Err([invalid, vec![told]].concat().into()),
+        }
+    }
+
+    /// The schedule in the body, else the alarm's own.
+    fn timing(&self, alarm: Option<&Alarm>, from: DateTime<Utc>) -> Result<Timing, Problem> {
+        let given = self.cron_expr.is_some() || self.fire_at.is_some() || self.delay_seconds.is_some();
+        if let (Some(alarm), false) = (alarm, given) {
+            return alarm.when.timing().map_err(|why| {
+                Problem::conflict(format!("the alarm's schedule cannot be read ({why}); give it another one"))
+            });
+        }
+        let draft = Draft {
+            cron_expr: self.cron_expr.clone(),
+            fire_at: self.fire_at.clone(),
+            delay_seconds: self.delay_seconds,
+            timezone: self.timezone.clone(),
+            spread_seconds: self.spread_seconds,
+            starts_at: self.starts_at.clone(),
+            ends_at: self.ends_at.clone(),
+            ..Draft::default()
+        };
+        // An `@every` without a start counts from where the preview begins; that of an alarm, from its birth.
+        let born_at = alarm.map_or(from, |alarm| alarm.when.created_at);
+        Ok(draft.timing(Defaults { born_at, delays_from: from, max_failures: 0 })?)
+    }
+}

@@ -21,6 +21,8 @@ help: ## List the targets
 .PHONY: setup
 setup: packages ## Install what is missing, build the test bed (once: about 7 min)
 	@testbed/build.sh $(ASSETS) >/dev/null
+	testbed/tools.sh python >/dev/null
+	testbed/tools.sh node >/dev/null
 
 # Not in the help: every target that needs a tool depends on it. Takes no time when all is there.
 .PHONY: packages

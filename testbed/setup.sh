@@ -74,5 +74,14 @@ check_rust() {
   cargo clippy --version >/dev/null 2>&1 || die "clippy is missing. With rustup: rustup component add clippy"
 }
 
+# Node comes with npm from some sources and without it from Debian's: what counts is that both are there.
+check_node() {
+  local missing=()
+  command -v node >/dev/null || missing+=(nodejs)
+  command -v npm >/dev/null || missing+=(npm)
+  [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
+}
+
 check_packages "$@"
+check_node
 check_rust

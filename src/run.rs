@@ -39,8 +39,8 @@ use crate::{
 
 /// Connections of the controller: its reconciles, and one that hears hints.
 const CONTROLLER_POOL: u32 = 10;
-/// Probes ask one thing, and seldom.
-const PROBE_POOL: u32 = 1;
+/// Probes and `/healthz` ask one thing, and seldom.
+const PROBE_POOL: u32 = 2;
 /// After the grace period for deliveries everything else has this long.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -92,14 +92,14 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     let listener = listen(&config.listen, config.listen.metrics_port, "CHRONOS_METRICS_PORT").await?;
     let probes = listener.local_addr()?;
     process.pools.watch("probes", &watcher);
-    let readiness = probes::Readiness { store: watcher, controller: Arc::clone(&ready) };
+    let readiness = probes::Readiness { store: watcher.clone(), controller: Arc::clone(&ready) };
     let serving = probes::serve(listener, readiness, process.pools.clone(), metrics::install(), process.stop.clone());
     process.tasks.spawn(async move { ("probes", serving.await.context("serving probes")) });
 
     let mut api_address = None;
     if let Some(api) = &config.api {
         let store = process.connect(database, "api", database.api_pool).await?;
-        let facade = http::Facade::new(store, Arc::clone(&process.clock), api, config.max_failures);
+        let facade = http::Facade::new(store, watcher, Arc::clone(&process.clock), api, config.max_failures);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);
         let serving = http::serve(listener, facade, process.stop.clone());

@@ -35,6 +35,7 @@ pub use problem::Problem;
 #[derive(Clone)]
 pub struct Facade {
     store: Store,
+    health: health::Health,
     clock: Arc<dyn Clock>,
     auth: Arc<auth::Auth>,
     enrolment: config::Enrolment,
@@ -43,8 +44,16 @@ pub struct Facade {
 }
 
 impl Facade {
-    pub fn new(store: Store, clock: Arc<dyn Clock>, api: &config::Api, max_failures: u32) -> Self {
-        Self { store, clock, auth: Arc::new(auth::Auth::new(api)), enrolment: api.enrolment, max_failures }
+    /// `watcher` has a connection of its own, with which it is seen whether the database answers.
+    pub fn new(store: Store, watcher: Store, clock: Arc<dyn Clock>, api: &config::Api, max_failures: u32) -> Self {
+        Self {
+            store,
+            health: health::Health::new(watcher),
+            clock,
+            auth: Arc::new(auth::Auth::new(api)),
+            enrolment: api.enrolment,
+            max_failures,
+        }
     }
 }
 

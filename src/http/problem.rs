@@ -91,10 +91,10 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "conflict", message.into())
     }
 
-    /// More than the agent may have. It may work later: when an alarm is over, or the quota is raised.
-    pub fn quota_exceeded(message: String, details: Value) -> Self {
+    /// More than the agent may have. `retryable`: it may work later as it stands, when another alarm is over.
+    pub fn quota_exceeded(message: String, details: Value, retryable: bool) -> Self {
         let plain = Self::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", message);
-        Self { details: Some(details), retry_after: Some(QUOTA_PAUSE), ..plain }
+        Self { details: Some(details), retry_after: Some(QUOTA_PAUSE), retryable, ..plain }
     }
 
     /// The field that it is about.

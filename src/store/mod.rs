@@ -67,6 +67,10 @@ const ON_DISPATCH_CONNECT: &str = "SET lock_timeout = '2s'";
 pub const DISPATCH: &str = "dispatch";
 /// A connection that nobody used for this long may have been forgotten on the way; and for so long after trouble none is trusted.
 const LONG_IDLE: Duration = Duration::from_secs(60);
+/// The same for those who would have to tell somebody that it broke: dispatchers just try again.
+const IDLE: Duration = Duration::from_secs(1);
+/// A connection that stands answers within milliseconds, and several that do not are found within [`ACQUIRE_TIMEOUT`].
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection that cannot be had in this time is reported, not waited for.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -142,8 +146,8 @@ pub struct Store {
 }
 
 /// When a question last got no answer. A pool asks each connection whether it still stands before it hands it out, which is a statement
-/// more for each of ours; a dispatcher, which asks all day, does without as long as all goes well. After trouble the connections that
-/// broke with it are found that way, all but the first.
+/// more for each of ours; who has just used one, and a dispatcher, which asks all day, does without as long as all goes well. After
+/// trouble the connections that broke with it are found that way, all but the first.
 #[derive(Clone, Debug, Default)]
 struct Trouble(Arc<Mutex<Option<Instant>>>);
 
@@ -178,10 +182,13 @@ impl Store {
             .acquire_timeout(ACQUIRE_TIMEOUT)
             .test_before_acquire(false)
             .before_acquire(move |connection, idle| {
-                let doubtful = role != DISPATCH || recent.is_recent() || idle.idle_for > LONG_IDLE;
+                let trusted = if role == DISPATCH { LONG_IDLE } else { IDLE };
+                let doubtful = recent.is_recent() || idle.idle_for > trusted;
                 Box::pin(async move {
                     if doubtful {
-                        connection.ping().await?;
+                        // One that was forgotten on the way says nothing: it is closed, and another taken in its place.
+                        let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
+                        answer.map_err(|_elapsed| sqlx::Error::PoolTimedOut)??;
                     }
                     Ok(true)
                 })

@@ -84,11 +84,11 @@ impl From<Exceeded> for Problem {
         match exceeded {
             Exceeded::ActiveAlarms { limit, used } => {
                 let details = json!({ "quota": "max_active_alarms", "limit": limit, "use": used });
-                Self::quota_exceeded(message, details)
+                Self::quota_exceeded(message, details, true)
             }
             Exceeded::Interval { limit, found } => {
                 let details = json!({ "quota": "min_interval_seconds", "limit": limit, "use": found });
-                Self::quota_exceeded(message, details).of_field("cron_expr")
+                Self::quota_exceeded(message, details, false).of_field("cron_expr")
             }
         }
     }

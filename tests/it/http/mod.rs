@@ -1,20 +1,46 @@
-//! The agents' door.
+//! The agents' door: `contract` holds it to the source document sentence by sentence, the others tell of what was added.
 
+mod bulk;
+mod contract;
+mod edit;
+mod foreign;
+mod history;
+mod list;
+mod preview;
+mod put;
+mod quotas;
+
+use chrono::SubsecRound;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{AgentKey, World, api::Api};
 
 /// A running facade and an agent that has signed in.
-async fn door() -> (World, crate::support::Daemon, Api) {
+pub async fn door() -> (World, crate::support::Daemon, Api) {
     let world = World::new().await;
     let daemon = world.chronosd("api").await;
     let api = AgentKey::of("ann").sign_in(&daemon.api_url()).await;
     (world, daemon, api)
 }
 
-fn in_an_hour() -> Value {
+pub fn in_an_hour() -> Value {
     json!({ "kind": "once", "delay_seconds": 3600, "wake_message": "wake up" })
+}
+
+/// Creates an alarm; its id.
+pub async fn created(api: &Api, body: &Value) -> String {
+    api.post("/v1/alarms", body).await.data()["id"].as_str().unwrap().to_owned()
+}
+
+pub fn path(id: &str) -> String {
+    format!("/v1/alarms/{id}")
+}
+
+/// That many seconds from now, on the whole second: as it is written, so it comes back.
+pub fn later(seconds: i64) -> String {
+    let now = chronos::clock::system().now().trunc_subsecs(0);
+    chronos::domain::rfc3339(now + chrono::TimeDelta::seconds(seconds))
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! A caller of the facade.
 
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Client, Method, RequestBuilder, header::HeaderMap};
 use serde_json::Value;
 
 use super::{TOKEN, with_tls};
@@ -15,6 +15,7 @@ pub struct Api {
 
 pub struct Answer {
     pub status: u16,
+    pub headers: HeaderMap,
     pub text: String,
     pub body: Value,
 }
@@ -61,9 +62,10 @@ impl Api {
     pub async fn send(&self, request: RequestBuilder) -> Answer {
         let response = request.send().await.expect("the facade answers");
         let status = response.status().as_u16();
+        let headers = response.headers().clone();
         let text = response.text().await.expect("the answer is text");
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Answer { status, text, body }
+        Answer { status, headers, text, body }
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
@@ -74,6 +76,24 @@ impl Api {
     pub async fn post_text(&self, path: &str, body: &str) -> Answer {
         let request = self.request(Method::POST, path).header("content-type", "application/json");
         self.send(request.body(body.to_owned())).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send_json(Method::PUT, path, body).await
+    }
+
+    pub async fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.send_json(Method::PATCH, path, body).await
+    }
+
+    pub async fn send_json(&self, method: Method, path: &str, body: &Value) -> Answer {
+        let request = self.request(method, path).header("content-type", "application/json");
+        self.send(request.body(body.to_string())).await
+    }
+
+    /// A verb without a body.
+    pub async fn act(&self, path: &str) -> Answer {
+        self.send(self.request(Method::POST, path)).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {

@@ -1,4 +1,4 @@
-//! How fast wakes go out, and what they cost: `make bench` (some of it: `make bench ONLY="drain lateness"`).
+//! How fast wakes go out and alarms come in, and what they cost: `make bench` (some of it: `make bench ONLY="drain lateness"`).
 //!
 //! Everything is real: a Postgres with fsync on, `chronosd` as a process, a sink that takes wakes over HTTP in a process of its
 //! own. Where nothing is to be measured but the database, the dispatcher runs in here and hands its wakes to nobody.
@@ -9,11 +9,13 @@
 //! |---|---|
 //! | here | the order of things, and what is promised (`performance.md`) |
 //! | [`scenarios`] | one function per question |
+//! | [`facade`] | what the HTTP facade costs, beside the bare INSERT |
 //! | [`ideal`] | what the same schema can do at best: claims and settles in batches, and nothing else |
 //! | [`world`] | Postgres, rows, processes |
 //! | [`sink`] | who takes the wakes |
 //! | [`report`] | the table |
 
+mod facade;
 mod ideal;
 mod report;
 mod scenarios;
@@ -25,7 +27,7 @@ use report::Report;
 use world::World;
 
 /// Every scenario, in the order in which they run.
-const SCENARIOS: [&str; 6] = ["layout", "drain", "http", "lateness", "idle", "growth"];
+const SCENARIOS: [&str; 7] = ["layout", "drain", "http", "lateness", "idle", "growth", "facade"];
 
 fn main() -> anyhow::Result<()> {
     // Cargo says --bench to whatever it runs.
@@ -51,6 +53,7 @@ fn main() -> anyhow::Result<()> {
                 "http" => scenarios::http(&world, &mut report).await?,
                 "lateness" => scenarios::lateness(&world, &mut report).await?,
                 "idle" => scenarios::idle(&world, &mut report).await?,
+                "facade" => facade::facade(&world, &mut report).await?,
                 "growth" => scenarios::growth(&world, &mut report).await?,
                 other => unreachable!("{other} is in the list"),
             }

@@ -177,6 +177,14 @@ impl World {
 
     /// `chronosd run` with nothing but the dispatcher, at its default settings.
     pub async fn dispatcher(&self, sink: &Sink) -> anyhow::Result<Daemon> {
+        let url = sink.url();
+        let settings =
+            [("CHRONOS_ROLES", "dispatch"), ("CHRONOS_WAKE_TOKEN", WAKE_TOKEN), ("CHRONOS_ROUTER_WAKE_URL", &url)];
+        self.chronosd(&settings).await
+    }
+
+    /// `chronosd run` on this database, with these settings and the defaults of all others.
+    pub async fn chronosd(&self, settings: &[(&str, &str)]) -> anyhow::Result<Daemon> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig=KILL", "--", env!("CARGO_BIN_EXE_chronosd"), "run"]);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CHRONOS_") || name.starts_with("OTEL_"))
@@ -185,18 +193,16 @@ impl World {
         }
         let mut child = command
             .env_remove("KUBECONFIG")
-            .env("CHRONOS_ROLES", "dispatch")
             .env("CHRONOS_POSTGRES_URI", &self.uri)
             .env("CHRONOS_METRICS_PORT", "0")
-            .env("CHRONOS_WAKE_TOKEN", WAKE_TOKEN)
-            .env("CHRONOS_ROUTER_WAKE_URL", sink.url())
             .env("CHRONOS_LOG", "warn,chronos=info")
+            .envs(settings.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .context("starting chronosd")?;
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let listening = tokio::task::spawn_blocking(move || {
-            let listening = lines.by_ref().map_while(Result::ok).any(|line| line.contains("\"probes\""));
+            let listening = lines.by_ref().map_while(Result::ok).find(|line| line.contains("\"probes\""));
             // It goes on talking, and somebody has to listen.
             let worth_reading = |line: &String| !line.contains("\"INFO\"");
             std::thread::spawn(move || {
@@ -204,8 +210,9 @@ impl World {
             });
             listening
         });
-        ensure!(listening.await?, "chronosd did not start");
-        Ok(Daemon { child })
+        let said = listening.await?.context("chronosd did not start")?;
+        let said: serde_json::Value = serde_json::from_str(&said)?;
+        Ok(Daemon { child, api: said["api"].as_str().map(str::to_owned) })
     }
 }
 
@@ -219,6 +226,8 @@ impl Drop for World {
 
 pub struct Daemon {
     child: Child,
+    /// The facade's address, if it serves one.
+    pub api: Option<String>,
 }
 
 impl Daemon {

@@ -11,6 +11,7 @@ mod problem;
 pub mod rate;
 pub mod read;
 mod request_id;
+pub mod server;
 
 use std::{sync::Arc, time::Duration};
 
@@ -67,8 +68,9 @@ pub fn router(facade: Facade) -> Router {
 /// A body may take 30 s to come; every question to the database ends in 10 s, and no request needs more than a few.
 const DEADLINE: Duration = Duration::from_secs(40);
 
-pub async fn serve(listener: TcpListener, facade: Facade, stop: CancellationToken) -> std::io::Result<()> {
-    axum::serve(listener, router(facade)).with_graceful_shutdown(stop.cancelled_owned()).await
+/// Until told to stop, and every request that is under way then has its answer.
+pub async fn serve(listener: TcpListener, facade: Facade, door: server::Door, stop: CancellationToken) {
+    server::serve(listener, router(facade), door, stop).await;
 }
 
 /// A handler that hangs is answered for.

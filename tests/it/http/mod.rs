@@ -1,5 +1,9 @@
 //! The agents' door.
 
+mod rotation;
+mod server;
+mod tls;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -16,6 +16,7 @@ use kube::{Client, config::KubeConfigOptions, config::Kubeconfig};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::watch,
     task::JoinSet,
     time::Instant,
 };
@@ -76,6 +77,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     for warning in &config.warnings {
         warn!("{warning}");
     }
+    let files = http::server::raise_file_limit();
     let database = &config.database;
     let traces = config.collector.as_ref().map(traces::start).transpose()?;
     let mut process = Process {
@@ -84,14 +86,14 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
         pools: probes::Pools::default(),
         clock: clock::system(),
         id: Uuid::new_v4(),
+        renewals: Vec::new(),
     };
 
-    let watcher = Store::connect(database, "probes", PROBE_POOL).await?;
+    let watcher = process.connect(database, "probes", PROBE_POOL).await?;
     watcher.check_schema().await?;
     let ready = Arc::new(AtomicBool::new(!config.roles.controller));
     let listener = listen(&config.listen, config.listen.metrics_port, "CHRONOS_METRICS_PORT").await?;
     let probes = listener.local_addr()?;
-    process.pools.watch("probes", &watcher);
     let readiness = probes::Readiness { store: watcher.clone(), controller: Arc::clone(&ready) };
     let serving = probes::serve(listener, readiness, process.pools.clone(), metrics::install(), process.stop.clone());
     process.tasks.spawn(async move { ("probes", serving.await.context("serving probes")) });
@@ -102,8 +104,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
         let facade = http::Facade::new(store, watcher, Arc::clone(&process.clock), api, config.max_failures);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);
-        let serving = http::serve(listener, facade, process.stop.clone());
-        process.tasks.spawn(async move { ("api", serving.await.context("serving the facade")) });
+        process.api(listener, facade, api, http::server::most_connections(files, own_connections(&config)));
     }
 
     let elect_dispatch = config.dispatch.as_ref().is_some_and(|dispatch| dispatch.mode == DispatchMode::Leader);
@@ -133,6 +134,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
         process.controller(controller, elect(CONTROLLER_LEASE));
     }
 
+    process.follow(config.files);
     info!(api = api_address.map(tracing::field::display), %probes, "chronos {} runs", env!("CARGO_PKG_VERSION"));
     let Process { tasks, stop, .. } = process;
     Ok(Running { api: api_address, probes, tasks, traces, stop, grace: config.shutdown + LAST_WORDS })
@@ -146,18 +148,56 @@ struct Process {
     clock: Arc<dyn Clock>,
     /// One name for it in Leases, beats and the attempts it makes.
     id: Uuid,
+    renewals: Vec<Renewal>,
 }
+
+/// How a part of the process takes what is new in a configuration. A problem is told, and the part goes on as it is.
+type Renewal = Box<dyn Fn(&Config) -> anyhow::Result<()> + Send + Sync>;
 
 impl Process {
     async fn connect(
-        &self,
+        &mut self,
         database: &config::Database,
         role: &'static str,
         connections: u32,
     ) -> anyhow::Result<Store> {
         let store = Store::connect(database, role, connections).await?;
         self.pools.watch(role, &store);
+        let renewed = store.clone();
+        self.renewals.push(Box::new(move |config| Ok(renewed.renew(&config.database)?)));
         Ok(store)
+    }
+
+    fn api(&mut self, listener: TcpListener, facade: http::Facade, api: &config::Api, most_connections: usize) {
+        let (certificate, tls) = api.tls.as_ref().map(|tls| watch::channel(Arc::clone(&tls.server))).unzip();
+        let renewed = facade.clone();
+        self.renewals.push(Box::new(move |config| {
+            let Some(api) = &config.api else { return Ok(()) };
+            renewed.renew(api);
+            if let (Some(certificate), Some(tls)) = (&certificate, &api.tls) {
+                certificate.send_replace(Arc::clone(&tls.server));
+            }
+            Ok(())
+        }));
+        let serving = http::serve(listener, facade, http::server::Door { tls, most_connections }, self.stop.clone());
+        self.tasks.spawn(async move {
+            serving.await;
+            ("api", Ok(()))
+        });
+    }
+
+    /// Secrets that change in their files, from now on.
+    fn follow(&mut self, files: config::Files) {
+        let (renewals, stop) = (std::mem::take(&mut self.renewals), self.stop.clone());
+        let renew = move |config: &Config| {
+            for error in renewals.iter().filter_map(|renewal| renewal(config).err()) {
+                warn!(error = %chain(&*error), "what is new in the configuration cannot be used; what was there before stays");
+            }
+        };
+        self.tasks.spawn(async move {
+            files.run(renew, stop).await;
+            ("files", Ok(()))
+        });
     }
 
     /// The dispatcher, its upkeep, and its election, if there is one.
@@ -171,6 +211,11 @@ impl Process {
         let store = self.connect(database, store::DISPATCH, database.dispatch_pool).await?;
         let (token, keys) = (&dispatch.wake_token, dispatch.signing_keys);
         let router = Router::new(dispatch.wake_url, token, keys, dispatch.wake_timeout, Arc::clone(&self.clock))?;
+        let renewed = router.clone();
+        self.renewals.push(Box::new(move |config| {
+            let Some(dispatch) = &config.dispatch else { return Ok(()) };
+            Ok(renewed.renew(&dispatch.wake_token, dispatch.signing_keys.clone())?)
+        }));
         let limits = Limits {
             tick: dispatch.tick,
             lease: dispatch.lease,
@@ -298,6 +343,14 @@ async fn while_leading(controller: Controller, mut leadership: Leadership, stop:
             () = leadership.changed() => {}
         }
     }
+}
+
+/// As many as this process may have with others, all at once: to the database, and to the router.
+fn own_connections(config: &Config) -> u64 {
+    let database = &config.database;
+    let pools = PROBE_POOL + database.api_pool + database.dispatch_pool + CONTROLLER_POOL;
+    let deliveries = config.dispatch.as_ref().map_or(0, |dispatch| dispatch.concurrency);
+    u64::from(pools).saturating_add(deliveries as u64)
 }
 
 async fn listen(listen: &config::Listen, port: u16, variable: &str) -> anyhow::Result<TcpListener> {

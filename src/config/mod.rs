@@ -4,9 +4,13 @@
 //! (`CHRONOS_TICK_MS` ↔ `--tick-ms`), which win; any may come from a file (`CHRONOS_TOKEN_FILE`). [`SETTINGS`] lists
 //! them all. Those of OpenTelemetry keep the names that it gave them. A wrong one stops the process with every problem at once, each with the variable's name, what is wrong and
 //! what would be right.
+//!
+//! Secrets that come from files, and the facade's certificate, are read again while the process runs ([`Files`]).
 
+mod files;
 mod given;
 mod settings;
+mod tls;
 
 use std::{fmt, net::IpAddr, time::Duration};
 
@@ -15,8 +19,10 @@ use url::Url;
 
 use crate::domain::{access::Keyring, ladder::Ladder, signature::SigningKey};
 
+pub use files::Files;
 pub use given::Given;
 pub use settings::{SETTINGS, Setting, flag};
+pub use tls::Tls;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
@@ -43,6 +49,8 @@ pub struct Config {
     pub shutdown: Duration,
     /// What works but should not stay so; logged at start.
     pub warnings: Vec<String>,
+    /// Where some of this came from, and whence the next of it comes.
+    pub files: Files,
 }
 
 #[derive(Clone, Debug)]
@@ -68,14 +76,18 @@ pub struct Api {
     pub tokens: Vec<SecretString>,
     pub keyring: Keyring,
     pub enrolment: Enrolment,
+    /// Requests a second that one owner may make; 0: any number.
+    pub owner_rate: u32,
+    /// `None`: plain HTTP.
+    pub tls: Option<Tls>,
 }
 
 /// Which agents may sign in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enrolment {
-    /// Those in table `agents`.
+    /// Those with an Agent resource, or a row made by `chronosd agent add`.
     Registered,
-    /// Any with a well-formed DID: for developers' machines.
+    /// Any well-formed DID. For developers' machines.
     Open,
 }
 

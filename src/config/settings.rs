@@ -29,6 +29,12 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_BIND", Some("127.0.0.1"), "Address to listen on; 0.0.0.0 inside a container"),
     plain("CHRONOS_PORT", Some("9096"), "Port of the HTTP facade; 0 takes a free one"),
     plain("CHRONOS_METRICS_PORT", Some("9097"), "Port of metrics and probes; 0 takes a free one"),
+    plain(
+        "CHRONOS_TLS_CERT_PATH",
+        None,
+        "The facade's certificate chain, PEM, its own first; read again when it changes; unset: plain HTTP",
+    ),
+    plain("CHRONOS_TLS_KEY_PATH", None, "The key of that certificate, PEM; read again when it changes"),
     secret(
         "CHRONOS_TOKEN",
         "Bearer that every caller of the facade presents; several, comma separated, during a rotation",
@@ -41,6 +47,11 @@ pub const SETTINGS: &[Setting] = &[
         "CHRONOS_ENROLMENT",
         Some("registered"),
         "Which agents may sign in: registered, or open (any well-formed DID; only with CHRONOS_DEV=true)",
+    ),
+    plain(
+        "CHRONOS_OWNER_RATE",
+        Some("100"),
+        "Requests a second that one owner may make of each replica, twice as many at once; 0: any number",
     ),
     plain("CHRONOS_DEV", Some("false"), "Allow what is fit for a developer's machine only"),
     plain("CHRONOS_ROUTER_WAKE_URL", Some("http://127.0.0.1:8088/internal/wake"), "Where wakes go"),

@@ -59,6 +59,9 @@ impl Options {
             ("CHRONOS_BIND", "127.0.0.1".to_owned()),
             ("CHRONOS_PORT", self.port.to_string()),
             ("CHRONOS_METRICS_PORT", self.metrics_port.to_string()),
+            // Plain HTTP, too: who would make a certificate for it?
+            ("CHRONOS_TLS_CERT_PATH", String::new()),
+            ("CHRONOS_TLS_KEY_PATH", String::new()),
         ])
     }
 }

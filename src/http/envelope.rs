@@ -1,8 +1,10 @@
 //! What goes in and out: success inside `{ok, data}`, and bodies that are parsed with an eye on the person who wrote them.
 
+use std::time::Duration;
+
 use axum::{
     Json,
-    body::Bytes,
+    body::{Bytes, HttpBody},
     extract::{FromRequest, Request},
     http::header::CONTENT_TYPE,
     response::{IntoResponse, Response},
@@ -13,6 +15,8 @@ use super::problem::Problem;
 
 /// The largest body that is read.
 pub const BODY_CAP: usize = 256 * 1024;
+/// For a body from its first byte to its last: 256 KiB at the speed of a bad telephone.
+const BODY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// `{"ok": true, "data": …}`
 pub struct Data<T>(pub T);
@@ -74,7 +78,12 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Pro
     if content_type.is_some_and(|value| !is_json(&value)) {
         return Err(Problem::not_json());
     }
-    Bytes::from_request(request, state).await.map_err(|rejection| {
+    // What says by itself that it is too large need not be read.
+    if request.body().size_hint().lower() > BODY_CAP as u64 {
+        return Err(Problem::too_large(BODY_CAP));
+    }
+    let read = tokio::time::timeout(BODY_DEADLINE, Bytes::from_request(request, state)).await;
+    read.map_err(|_elapsed| Problem::too_slow(BODY_DEADLINE))?.map_err(|rejection| {
         if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
             Problem::too_large(BODY_CAP)
         } else {

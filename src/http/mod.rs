@@ -9,24 +9,24 @@ mod envelope;
 mod health;
 mod problem;
 mod query;
+pub mod rate;
 pub mod read;
+mod request_id;
 pub mod schedules;
+pub mod server;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    extract::DefaultBodyLimit,
-    middleware,
+    extract::{DefaultBodyLimit, Request},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post, put},
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tower_http::{
-    catch_panic::CatchPanicLayer,
-    request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
-};
+use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{clock::Clock, config, store::Store};
 pub use problem::Problem;
@@ -80,17 +80,70 @@ pub fn router(facade: Facade) -> Router {
         .method_not_allowed_fallback(|| async { Problem::wrong_method() })
         .layer(DefaultBodyLimit::max(envelope::BODY_CAP))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(PropagateRequestIdLayer::x_request_id())
-        .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
+        .layer(middleware::from_fn(in_time))
+        .layer(middleware::from_fn(request_id::carry))
         .with_state(facade)
 }
 
-pub async fn serve(listener: TcpListener, facade: Facade, stop: CancellationToken) -> std::io::Result<()> {
-    axum::serve(listener, router(facade)).with_graceful_shutdown(stop.cancelled_owned()).await
+/// A body may take 30 s to come; every question to the database ends in 10 s, and no request needs more than a few.
+const DEADLINE: Duration = Duration::from_secs(40);
+
+/// Until told to stop, and every request that is under way then has its answer.
+pub async fn serve(listener: TcpListener, facade: Facade, door: server::Door, stop: CancellationToken) {
+    server::serve(listener, router(facade), door, stop).await;
+}
+
+/// A handler that hangs is answered for.
+async fn in_time(request: Request, next: Next) -> Response {
+    tokio::time::timeout(DEADLINE, next.run(request)).await.unwrap_or_else(|_elapsed| {
+        tracing::error!("a request was given up: no answer within {} s", DEADLINE.as_secs());
+        Problem::unavailable().into_response()
+    })
 }
 
 /// A handler that panics is our mistake and its caller's problem only.
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     tracing::error!("a request handler panicked");
     Problem::internal().into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{
+        body::{Body, to_bytes},
+        http::StatusCode,
+    };
+    use serde_json::Value;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    /// What a handler that does not answer gets its caller.
+    async fn answer(handler: axum::routing::MethodRouter) -> (StatusCode, String, Value) {
+        let app = Router::new()
+            .route("/", handler)
+            .layer(CatchPanicLayer::custom(panicked))
+            .layer(middleware::from_fn(in_time))
+            .layer(middleware::from_fn(request_id::carry));
+        let request = Request::get("/").header("x-request-id", "mine").body(Body::empty()).unwrap();
+        let response = app.oneshot(request).await.unwrap();
+        let (status, id) = (response.status(), response.headers()["x-request-id"].to_str().unwrap().to_owned());
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, id, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handler_that_hangs_is_answered_for() {
+        let (status, id, body) = answer(get(std::future::pending::<()>)).await;
+        assert_eq!((status, id.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "mine"));
+        assert_eq!((&body["ok"], &body["error"]["code"]), (&Value::from(false), &Value::from("internal")));
+        assert_eq!(body["error"]["retryable"], true);
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_panics_is_answered_for() {
+        let (status, id, body) = answer(get(|| async { panic!("for the test") as () })).await;
+        assert_eq!((status, id.as_str()), (StatusCode::INTERNAL_SERVER_ERROR, "mine"));
+        assert_eq!((&body["ok"], &body["error"]["code"]), (&Value::from(false), &Value::from("internal")));
+    }
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use axum::{
     Json,
-    http::{HeaderValue, StatusCode, header::RETRY_AFTER},
+    http::{
+        HeaderValue, StatusCode,
+        header::{CONNECTION, RETRY_AFTER},
+    },
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
@@ -26,6 +29,7 @@ pub struct Problem {
     message: String,
     field: Option<String>,
     retryable: bool,
+    /// Numbers and names that a program acts on.
     details: Option<Value>,
     retry_after: Option<Duration>,
 }
@@ -87,6 +91,23 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the body is larger than {most} bytes"))
     }
 
+    pub fn too_slow(most: Duration) -> Self {
+        let message = format!("the body did not come whole within {} s; send it at once", most.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request", message)
+    }
+
+    pub fn rate_limited(wait: Duration, limit: u32, burst: u32) -> Self {
+        let message = format!(
+            "this owner makes more than {limit} requests a second, or more than {burst} at once; wait as long as Retry-After says"
+        );
+        Self {
+            retryable: true,
+            details: Some(json!({ "limit": limit, "burst": burst })),
+            retry_after: Some(wait),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
+        }
+    }
+
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "conflict", message.into())
     }
@@ -110,6 +131,15 @@ impl Problem {
     pub fn internal() -> Self {
         let message = "something went wrong on our side; nothing was lost, try again".to_owned();
         Self { retryable: true, ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message) }
+    }
+
+    /// Nobody knows what became of it.
+    pub fn unavailable() -> Self {
+        let message =
+            "this takes longer than anybody waits; it may have been done or not: look, or try again with the same \
+                       idempotency key"
+                .to_owned();
+        Self { retryable: true, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "internal", message) }
     }
 }
 
@@ -153,9 +183,13 @@ impl IntoResponse for Problem {
         }
         let mut response = (self.status, Json(json!({ "ok": false, "error": error }))).into_response();
         if let Some(wait) = self.retry_after {
-            // Whole seconds, and never one too few.
+            // Whole seconds, and never a moment too early.
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        if [StatusCode::REQUEST_TIMEOUT, StatusCode::PAYLOAD_TOO_LARGE].contains(&self.status) {
+            // The rest of the body stands between this answer and the next request.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
@@ -164,6 +198,21 @@ impl IntoResponse for Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn whoever_is_too_fast_is_told_when_to_come_back_and_what_would_do() {
+        let waits = [(0, "1"), (1, "1"), (1000, "1"), (1001, "2"), (2000, "2")];
+        for (milliseconds, told) in waits {
+            let response = Problem::rate_limited(Duration::from_millis(milliseconds), 100, 200).into_response();
+            assert_eq!(response.headers()[RETRY_AFTER], told, "{milliseconds} ms");
+            assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+            let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            let error = &body["error"];
+            assert_eq!((&error["code"], &error["retryable"]), (&json!("rate_limited"), &json!(true)));
+            assert_eq!(error["details"], json!({ "limit": 100, "burst": 200 }));
+        }
+    }
 
     #[test]
     fn what_quotes_the_caller_stays_one_line_of_bearable_length() {

@@ -13,7 +13,10 @@
 mod answer;
 mod wire;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
 use reqwest::{
@@ -61,10 +64,25 @@ pub trait Receive: Send + Sync {
 pub struct Router {
     client: Client,
     url: Url,
-    bearer: HeaderValue,
-    signing_keys: Vec<SigningKey>,
+    /// Each wake goes out with the newest.
+    credentials: Arc<RwLock<Arc<Credentials>>>,
     timeout: Duration,
     clock: Arc<dyn Clock>,
+}
+
+/// What proves to the router that a wake is ours.
+struct Credentials {
+    bearer: HeaderValue,
+    signing_keys: Vec<SigningKey>,
+}
+
+impl Credentials {
+    fn new(token: &SecretString, signing_keys: Vec<SigningKey>) -> Result<Arc<Self>, Error> {
+        let mut bearer =
+            HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| Error::Token)?;
+        bearer.set_sensitive(true);
+        Ok(Arc::new(Self { bearer, signing_keys }))
+    }
 }
 
 impl Router {
@@ -86,26 +104,32 @@ impl Router {
             .user_agent(concat!("chronos/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(Error::Client)?;
-        let mut bearer =
-            HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| Error::Token)?;
-        bearer.set_sensitive(true);
-        Ok(Self { client, url, bearer, signing_keys, timeout, clock })
+        let credentials = Arc::new(RwLock::new(Credentials::new(token, signing_keys)?));
+        Ok(Self { client, url, credentials, timeout, clock })
+    }
+
+    /// Takes another token and other keys, for this client and all its clones: the next wake carries them.
+    pub fn renew(&self, token: &SecretString, signing_keys: Vec<SigningKey>) -> Result<(), Error> {
+        let renewed = Credentials::new(token, signing_keys)?;
+        *self.credentials.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        Ok(())
     }
 
     /// Delivers one wake: one exchange.
     pub async fn wake(&self, wake: &Wake, trace: &Trace) -> Answer {
         // One deadline over connect, headers and body.
         let deadline = Instant::now() + self.timeout;
+        let credentials = Arc::clone(&self.credentials.read().unwrap_or_else(PoisonError::into_inner));
         let body = wire::body(wake);
         let mut headers = wire::headers(wake, trace);
         let timestamp = self.clock.now().timestamp();
-        if let Some(signatures) = signature::sign(&self.signing_keys, wake.delivery_id, timestamp, &body) {
+        if let Some(signatures) = signature::sign(&credentials.signing_keys, wake.delivery_id, timestamp, &body) {
             headers.extend(wire::signed(timestamp, &signatures));
         }
         let request = self
             .client
             .post(self.url.clone())
-            .header(AUTHORIZATION, self.bearer.clone())
+            .header(AUTHORIZATION, credentials.bearer.clone())
             .header(CONTENT_TYPE, "application/json")
             .headers(headers)
             .body(body);

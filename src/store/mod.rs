@@ -164,8 +164,7 @@ impl Trouble {
 impl Store {
     /// Connects, and refuses a database that may forget what it acknowledged.
     pub async fn connect(database: &Database, role: &'static str, connections: u32) -> Result<Self> {
-        let options: PgConnectOptions = database.uri.expose_secret().parse().map_err(Error::Uri)?;
-        let options = options.application_name(&format!("chronos-{role}"));
+        let options = options(database, &format!("chronos-{role}"))?;
         let at = format!("{}:{}", options.get_host(), options.get_port());
         // By itself first: a pool only says that it ran out of time, not why.
         match tokio::time::timeout(ACQUIRE_TIMEOUT, PgConnection::connect_with(&options)).await {
@@ -210,6 +209,15 @@ impl Store {
             store.refuse_unsafe().await?;
         }
         Ok(store)
+    }
+
+    /// From now on new connections are made with this address, another password as a rule. Those that stand stay: the server asks for a
+    /// password once.
+    pub fn renew(&self, database: &Database) -> Result<()> {
+        let current = self.pool.connect_options();
+        let name = current.get_application_name().unwrap_or("chronos");
+        self.pool.set_connect_options(options(database, name)?);
+        Ok(())
     }
 
     async fn refuse_unsafe(&self) -> Result<()> {
@@ -279,6 +287,11 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+fn options(database: &Database, name: &str) -> Result<PgConnectOptions> {
+    let options: PgConnectOptions = database.uri.expose_secret().parse().map_err(Error::Uri)?;
+    Ok(options.application_name(name))
 }
 
 /// Also when the question itself is dropped half way, as a handler is whose caller hung up.

@@ -1,5 +1,7 @@
 //! From texts to a configuration: flags, environment and files in, one checked [`Config`] or every problem out.
 
+mod api;
+mod dispatch;
 mod values;
 
 use std::{
@@ -8,16 +10,22 @@ use std::{
     time::Duration,
 };
 
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use url::Url;
 
-use super::{Api, Config, Controller, Database, Dispatch, DispatchMode, Listen, Problems, Roles, SETTINGS};
-use crate::domain::{access::Keyring, alarm::MAX_FAILURES_CAP, ladder::Ladder};
+use super::{Config, Controller, Database, Files, Listen, Problems, Roles, SETTINGS};
+use crate::domain::alarm::MAX_FAILURES_CAP;
+
+pub use api::{Pem, TLS_CERT, TLS_KEY};
 
 /// Settings as given, before anybody looked at them: flags, then the environment, then files.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Given {
     values: BTreeMap<&'static str, String>,
+    /// Where values were read, by their settings' names.
+    files: BTreeMap<&'static str, String>,
+    /// Certificate and key, once they have been read.
+    pem: Option<Pem>,
     problems: Vec<String>,
     warnings: Vec<String>,
 }
@@ -37,11 +45,13 @@ impl Given {
                     None
                 }
                 (None, Some(value), None) => Some(value),
-                (None, None, Some(path)) => match std::fs::read_to_string(&path) {
-                    // The newline an editor or `echo` leaves at the end is nobody's secret.
-                    Ok(text) => Some(text.trim_end_matches(['\n', '\r']).to_owned()),
-                    Err(error) => {
-                        given.problems.push(format!("{file} names {path}, which cannot be read: {error}"));
+                (None, None, Some(path)) => match Self::read(setting.name, &path) {
+                    Ok(text) => {
+                        given.files.insert(setting.name, path);
+                        Some(text)
+                    }
+                    Err(problem) => {
+                        given.problems.push(problem);
                         None
                     }
                 },
@@ -52,6 +62,35 @@ impl Given {
             }
         }
         given
+    }
+
+    /// A setting's value from its file.
+    pub(super) fn read(name: &str, path: &str) -> Result<String, String> {
+        match std::fs::read_to_string(path) {
+            // The newline an editor or `echo` leaves at the end is nobody's secret.
+            Ok(text) => Ok(text.trim_end_matches(['\n', '\r']).to_owned()),
+            Err(error) => Err(format!("{name}_FILE names {path}, which cannot be read: {error}")),
+        }
+    }
+
+    /// Which settings came from files, and from which.
+    pub(super) fn files(&self) -> &BTreeMap<&'static str, String> {
+        &self.files
+    }
+
+    /// The same with another value, which came from the same place.
+    pub(super) fn with(&self, name: &'static str, value: String) -> Self {
+        let mut given = self.clone();
+        given.values.insert(name, value);
+        given
+    }
+
+    pub(super) fn pem(&self) -> Option<&Pem> {
+        self.pem.as_ref()
+    }
+
+    pub(super) fn with_pem(&self, pem: Pem) -> Self {
+        Self { pem: Some(pem), ..self.clone() }
     }
 
     /// A misspelt name would be passed over in silence otherwise.
@@ -91,6 +130,13 @@ impl Given {
     /// Everything that `chronosd run` needs.
     pub fn check(mut self) -> Result<Config, Problems> {
         let roles = self.roles();
+        if roles.api && self.pem.is_none() {
+            self.pem = self.read_pem().unwrap_or_else(|problems| {
+                self.problems.extend(problems);
+                None
+            });
+        }
+        let files = Files::new(self.clone());
         let database = self.read_database();
         let listen = Listen {
             bind: self.parse(
@@ -128,6 +174,7 @@ impl Given {
             max_failures: u32::try_from(max_failures).expect("at most MAX_FAILURES_CAP"),
             shutdown,
             warnings: self.warnings,
+            files,
         })
     }
 
@@ -197,80 +244,6 @@ impl Given {
         }
     }
 
-    fn api(&mut self, dev: bool) -> Option<Api> {
-        let tokens = self.secrets("CHRONOS_TOKEN");
-        let secrets = self.secrets("CHRONOS_AGENT_AUTH_SECRET");
-        match (self.text("CHRONOS_ENROLMENT").unwrap_or_default().as_str(), dev) {
-            ("open", true) => {}
-            ("open", false) => self.problem(
-                "CHRONOS_ENROLMENT",
-                "is open, which lets any key speak for any user; it needs CHRONOS_DEV=true and a machine of your own",
-            ),
-            ("registered", _) => self.problem(
-                "CHRONOS_ENROLMENT",
-                "is registered, which this version cannot serve yet; on a developer's machine set it to open together with \
-                 CHRONOS_DEV=true, elsewhere leave the api role out (--roles controller,dispatch)",
-            ),
-            (other, _) => self.problem("CHRONOS_ENROLMENT", &format!("is {other:?}; it is registered or open")),
-        }
-        let keyring = Keyring::new(secrets.iter().map(ExposeSecret::expose_secret))?;
-        Some(Api { tokens, keyring, enrolment: super::Enrolment::Open })
-    }
-
-    fn dispatch(&mut self, wake_timeout: Duration) -> Dispatch {
-        let wake_url = self.url("CHRONOS_ROUTER_WAKE_URL", "http://router.agents.svc:8088/internal/wake");
-        let lease = self.seconds("CHRONOS_LEASE_SECONDS");
-        if lease < wake_timeout + LEASE_MARGIN {
-            let problem = format!(
-                "is {} s, shorter than CHRONOS_WAKE_TIMEOUT_SECONDS ({} s) + {} s: a claim would end while its wake is \
-                 still under way; make the lease longer or the timeout shorter",
-                lease.as_secs(),
-                wake_timeout.as_secs(),
-                LEASE_MARGIN.as_secs()
-            );
-            self.problem("CHRONOS_LEASE_SECONDS", &problem);
-        }
-        let mode = match self.text("CHRONOS_DISPATCH_MODE").unwrap_or_default().as_str() {
-            "leader" => DispatchMode::Leader,
-            "active" => DispatchMode::Active,
-            other => {
-                self.problem("CHRONOS_DISPATCH_MODE", &format!("is {other:?}; it is leader or active"));
-                DispatchMode::Leader
-            }
-        };
-        let (base, cap) = (self.milliseconds("CHRONOS_RETRY_BASE_MS"), self.milliseconds("CHRONOS_RETRY_CAP_MS"));
-        if base > cap {
-            self.problem(
-                "CHRONOS_RETRY_BASE_MS",
-                "is longer than CHRONOS_RETRY_CAP_MS; the first rung cannot pass the cap",
-            );
-        }
-        let jitter: f64 = self.parse("CHRONOS_RETRY_JITTER", "a share between 0 and 0.5", 0.0);
-        if !(0.0..=0.5).contains(&jitter) {
-            self.problem("CHRONOS_RETRY_JITTER", "is not between 0 and 0.5");
-        }
-        let wake_token = self.required("CHRONOS_WAKE_TOKEN", "set it to the bearer that the router expects");
-        self.warn_if_short("CHRONOS_WAKE_TOKEN", &wake_token);
-        Dispatch {
-            wake_url,
-            wake_token: SecretString::from(wake_token),
-            signing_keys: self.signing_keys("CHRONOS_WAKE_SIGNING_SECRET"),
-            wake_timeout,
-            tick: self.milliseconds("CHRONOS_TICK_MS"),
-            lease,
-            mode,
-            batch: self.count("CHRONOS_BATCH", 10_000) as usize,
-            concurrency: self.count("CHRONOS_CONCURRENCY", 100_000) as usize,
-            owner_concurrency: self.count("CHRONOS_OWNER_CONCURRENCY", 100_000) as usize,
-            beat: self.milliseconds("CHRONOS_BEAT_MS"),
-            ladder: Ladder { base, cap, jitter },
-            attempt_days: self.count("CHRONOS_ATTEMPT_RETENTION_DAYS", MOST_DAYS),
-            alarm_days: self
-                .text("CHRONOS_ALARM_RETENTION_DAYS")
-                .map(|_| self.count("CHRONOS_ALARM_RETENTION_DAYS", MOST_DAYS)),
-        }
-    }
-
     /// OpenTelemetry's rule: an empty value is as good as none.
     fn collector(&mut self) -> Option<Url> {
         self.text("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|text| !text.is_empty())?;
@@ -300,27 +273,24 @@ impl Given {
     }
 }
 
-/// A claim must outlive its wake by the time one settle takes.
-const LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// One to claim and beat, one to settle, one that hears hints.
 const LEAST_DISPATCH_POOL: u32 = 3;
 /// After the last wake's deadline there is still its settle to write.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
-/// A century.
-const MOST_DAYS: u32 = 36_500;
 /// Kubernetes' own limit: a label of DNS.
 const LONGEST_NAMESPACE: usize = 63;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DispatchMode;
 
-    fn given(pairs: &[(&str, &str)]) -> Given {
+    pub(super) fn given(pairs: &[(&str, &str)]) -> Given {
         let pairs: BTreeMap<String, String> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         Given::collect(&BTreeMap::new(), &pairs)
     }
 
-    fn working() -> Vec<(&'static str, &'static str)> {
+    pub(super) fn working() -> Vec<(&'static str, &'static str)> {
         vec![
             ("CHRONOS_POSTGRES_URI", "postgres://localhost/chronos"),
             ("CHRONOS_TOKEN", "transport-token-of-32-characters"),
@@ -331,7 +301,7 @@ mod tests {
         ]
     }
 
-    fn with(name: &'static str, value: &'static str) -> Result<Config, Problems> {
+    pub(super) fn with(name: &'static str, value: &'static str) -> Result<Config, Problems> {
         let mut pairs = working();
         pairs.retain(|(given, _)| *given != name);
         pairs.push((name, value));
@@ -364,27 +334,10 @@ mod tests {
                 "CHRONOS_PORT",
                 "CHRONOS_TOKEN",
                 "CHRONOS_AGENT_AUTH_SECRET",
-                "CHRONOS_ENROLMENT",
                 "CHRONOS_WAKE_TOKEN",
                 "CHRONOS_BATCH"
             ]
         );
-    }
-
-    #[test]
-    fn a_lease_that_cannot_hold_the_wake_timeout_names_both_variables() {
-        let Problems(problems) = with("CHRONOS_LEASE_SECONDS", "61").unwrap_err();
-        assert_eq!(problems.len(), 1);
-        assert!(problems[0].contains("CHRONOS_LEASE_SECONDS") && problems[0].contains("CHRONOS_WAKE_TIMEOUT_SECONDS"));
-        assert!(with("CHRONOS_LEASE_SECONDS", "62").is_ok());
-    }
-
-    #[test]
-    fn a_mode_that_does_not_exist_is_told_with_those_that_do() {
-        let told = with("CHRONOS_DISPATCH_MODE", "both").unwrap_err().0;
-        assert_eq!(told, ["CHRONOS_DISPATCH_MODE is \"both\"; it is leader or active"]);
-        let config = with("CHRONOS_DISPATCH_MODE", "active").unwrap();
-        assert_eq!(config.dispatch.unwrap().mode, DispatchMode::Active);
     }
 
     #[test]
@@ -395,51 +348,6 @@ mod tests {
             let told = with("CHRONOS_NAMESPACE", wrong).unwrap_err().0;
             assert!(told[0].starts_with("CHRONOS_NAMESPACE is \""), "{told:?}");
         }
-    }
-
-    #[test]
-    fn open_enrolment_is_for_developers_machines() {
-        assert!(with("CHRONOS_DEV", "false").unwrap_err().0[0].starts_with("CHRONOS_ENROLMENT is open"));
-        assert!(with("CHRONOS_ENROLMENT", "sometimes").unwrap_err().0[0].contains("registered or open"));
-    }
-
-    #[test]
-    fn an_empty_entry_in_a_list_of_secrets_stops_the_process() {
-        let Problems(problems) = with("CHRONOS_TOKEN", "transport-token-of-32-characters,").unwrap_err();
-        assert_eq!(problems, ["CHRONOS_TOKEN has an empty entry in its list; remove the stray comma"]);
-    }
-
-    #[test]
-    fn a_short_secret_works_with_a_warning_and_is_not_printed() {
-        let config = with("CHRONOS_WAKE_TOKEN", "hunter2").unwrap();
-        assert!(config.warnings[0].starts_with("CHRONOS_WAKE_TOKEN"));
-        assert!(!format!("{config:?} {:?}", config.warnings).contains("hunter2"));
-    }
-
-    #[test]
-    fn a_signing_secret_that_cannot_be_read_stops_the_process_and_is_not_printed() {
-        const NAME: &str = "CHRONOS_WAKE_SIGNING_SECRET";
-        const GOOD: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"; // 24 bytes
-        let keys = |value| with(NAME, value).unwrap().dispatch.unwrap().signing_keys.len();
-        assert_eq!(given(&working()).check().unwrap().dispatch.unwrap().signing_keys.len(), 0);
-        assert_eq!(
-            (keys(GOOD), keys("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz, whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI0")),
-            (1, 2)
-        );
-        for (value, wrong) in [
-            ("", "is empty (entry 1 of the list); write whsec_"),
-            ("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz,", "is empty (entry 2 of the list)"),
-            ("hunter2hunter2hunter2hunter2", "does not begin with whsec_"),
-            ("whsec_hunter2!", "is not base64 behind whsec_"),
-            ("whsec_aHVudGVyMg==", "has a key of 7 bytes; 24 to 64 will do"),
-        ] {
-            let told = with(NAME, value).unwrap_err().0;
-            assert_eq!(told.len(), 1, "{told:?}");
-            assert!(told[0].starts_with(&format!("{NAME} {wrong}")), "{told:?}");
-            assert!(!told[0].contains("hunter2") && !told[0].contains("aHVudGVyMg"), "{told:?}");
-        }
-        let config = with(NAME, GOOD).unwrap();
-        assert!(!format!("{config:?}").contains("MDEyMzQ1"), "{config:?}");
     }
 
     #[test]

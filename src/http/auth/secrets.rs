@@ -1,4 +1,7 @@
-//! The secrets behind both layers: which bearers are admitted, and which key signs and verifies agent tokens.
+//! The secrets behind both layers: which bearers are admitted, and which key signs and verifies agent tokens. Renewed while
+//! requests come in: each is judged by those that hold when it is looked at.
+
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::http::{HeaderMap, header::AUTHORIZATION};
 use chrono::{DateTime, Utc};
@@ -9,17 +12,43 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::{
     config,
     domain::access::{Did, Keyring, Principal},
+    http::Facade,
 };
 
 pub struct Auth {
+    secrets: RwLock<Arc<Secrets>>,
+}
+
+struct Secrets {
     transport: Vec<[u8; 32]>,
     keyring: Keyring,
 }
 
+impl Facade {
+    /// Takes the secrets of a newer configuration, for this facade and all its clones.
+    pub fn renew(&self, api: &config::Api) {
+        self.auth.renew(api);
+    }
+}
+
+impl Secrets {
+    fn of(api: &config::Api) -> Arc<Self> {
+        let hash = |token: &secrecy::SecretString| Sha256::digest(token.expose_secret()).into();
+        Arc::new(Self { transport: api.tokens.iter().map(hash).collect(), keyring: api.keyring.clone() })
+    }
+}
+
 impl Auth {
     pub fn new(api: &config::Api) -> Self {
-        let hash = |token: &secrecy::SecretString| Sha256::digest(token.expose_secret()).into();
-        Self { transport: api.tokens.iter().map(hash).collect(), keyring: api.keyring.clone() }
+        Self { secrets: RwLock::new(Secrets::of(api)) }
+    }
+
+    fn renew(&self, api: &config::Api) {
+        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = Secrets::of(api);
+    }
+
+    fn secrets(&self) -> Arc<Secrets> {
+        Arc::clone(&self.secrets.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether the request carries the transport bearer.
@@ -27,18 +56,18 @@ impl Auth {
         let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
         let presented: [u8; 32] = Sha256::digest(bearer.unwrap_or_default()).into();
         // Every configured hash is compared, whichever matches.
-        let any = self.transport.iter().fold(Choice::from(0), |any, known| any | known.ct_eq(&presented));
+        let any = self.secrets().transport.iter().fold(Choice::from(0), |any, known| any | known.ct_eq(&presented));
         bearer.is_some() && bool::from(any)
     }
 
     /// Whom an agent token speaks for.
     pub fn principal(&self, token: &str, now: DateTime<Utc>) -> Option<Principal> {
-        self.keyring.verify(token, now)
+        self.secrets().keyring.verify(token, now)
     }
 
     /// A token for an agent that has proved itself.
     pub fn sign(&self, did: &Did, now: DateTime<Utc>) -> String {
-        self.keyring.sign(did, now)
+        self.secrets().keyring.sign(did, now)
     }
 }
 
@@ -54,9 +83,14 @@ mod tests {
 
     use super::*;
 
-    fn auth(tokens: &[&str]) -> Auth {
-        let tokens = tokens.iter().map(|token| SecretString::from(*token)).collect();
-        Auth::new(&config::Api { tokens, keyring: Keyring::new(["x"]).unwrap(), enrolment: config::Enrolment::Open })
+    fn api(tokens: &[&str], secrets: &[&str]) -> config::Api {
+        config::Api {
+            tokens: tokens.iter().map(|token| SecretString::from(*token)).collect(),
+            keyring: Keyring::new(secrets.iter().copied()).unwrap(),
+            enrolment: config::Enrolment::Open,
+            owner_rate: 0,
+            tls: None,
+        }
     }
 
     fn with(value: &str) -> HeaderMap {
@@ -65,11 +99,26 @@ mod tests {
 
     #[test]
     fn every_configured_bearer_is_admitted_and_nothing_else() {
-        let auth = auth(&["new", "old"]);
+        let auth = Auth::new(&api(&["new", "old"], &["x"]));
         assert!(auth.admits(&with("Bearer new")) && auth.admits(&with("bearer old")));
         for wrong in ["Bearer", "Bearer ", "Bearer newer", "Bearer NEW", "Basic new", "new", ""] {
             assert!(!auth.admits(&with(wrong)), "{wrong:?}");
         }
         assert!(!auth.admits(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn renewed_secrets_hold_from_then_on() {
+        let did: Did = "did:matrix:ann:d75a980182b10ab7".parse().unwrap();
+        let auth = Auth::new(&api(&["old"], &["old"]));
+        let token = auth.sign(&did, DateTime::UNIX_EPOCH);
+        auth.renew(&api(&["new", "old"], &["new", "old"]));
+        assert!(auth.admits(&with("Bearer old")) && auth.admits(&with("Bearer new")));
+        assert!(auth.principal(&token, DateTime::UNIX_EPOCH).is_some());
+        let newer = auth.sign(&did, DateTime::UNIX_EPOCH);
+        auth.renew(&api(&["new"], &["new"]));
+        assert!(!auth.admits(&with("Bearer old")) && auth.admits(&with("Bearer new")));
+        assert!(auth.principal(&token, DateTime::UNIX_EPOCH).is_none());
+        assert!(auth.principal(&newer, DateTime::UNIX_EPOCH).is_some());
     }
 }

@@ -9,6 +9,9 @@ mod list;
 mod preview;
 mod put;
 mod quotas;
+mod rotation;
+mod server;
+mod tls;
 
 use chrono::SubsecRound;
 use reqwest::Method;

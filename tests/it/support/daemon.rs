@@ -70,7 +70,9 @@ impl Daemon {
             ("CHRONOS_TICK_MS", "50"),
             ("CHRONOS_LOG", "warn,chronos=info"),
         ];
-        let settings: Vec<(&str, &str)> = defaults.into_iter().chain(settings.iter().copied()).collect();
+        let from_file = |name: &str| settings.iter().any(|(given, _)| given.strip_suffix("_FILE") == Some(name));
+        let defaults = defaults.into_iter().filter(|(name, _)| !from_file(name));
+        let settings: Vec<(&str, &str)> = defaults.chain(settings.iter().copied()).collect();
         let mut child = command(&settings)
             .arg("run")
             .stdout(Stdio::null())

@@ -39,6 +39,7 @@ pub struct Facade {
     clock: Arc<dyn Clock>,
     auth: Arc<auth::Auth>,
     enrolment: config::Enrolment,
+    rate: Arc<rate::Rate>,
     /// Retries of an alarm that does not say otherwise.
     max_failures: u32,
 }
@@ -52,6 +53,7 @@ impl Facade {
             clock,
             auth: Arc::new(auth::Auth::new(api)),
             enrolment: api.enrolment,
+            rate: Arc::new(rate::Rate::new(api.owner_rate)),
             max_failures,
         }
     }

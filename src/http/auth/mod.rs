@@ -50,6 +50,8 @@ impl FromRequestParts<Facade> for Caller {
         let token = parts.headers.get(AGENT_HEADER).and_then(|value| value.to_str().ok());
         let principal = token.and_then(|token| facade.auth.principal(token, facade.clock.now()));
         let owner = principal.ok_or_else(Problem::unauthorized)?.did;
+        // Before the database is asked anything: it is what this protects.
+        facade.rate.admit(&owner).map_err(|wait| facade.rate.problem(wait))?;
         // With every request, not only when signing in: who is suspended or removed is out at once, token or not.
         let Presence { now, agent } = facade.store.presence(&owner).await?;
         if !facade.enrolment.admits(agent.as_ref()) {

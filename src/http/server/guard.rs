@@ -100,17 +100,22 @@ impl<S> Guarded<S> {
     }
 
     /// Whoever waits for a client to take something waits for so long.
-    fn written<T>(&mut self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn in_time<T>(&mut self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.writing.rest();
-            if self.waits_in == Phase::Idle {
-                // It takes a long answer bit by bit: it does not idle.
-                self.reading.rest();
-            }
             return polled;
         }
         ready!(self.writing.poll(STALL, cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+    }
+
+    /// The same, for what has been written if it was. Not for a flush, which is done whenever there is nothing to do.
+    fn written(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.waits_in == Phase::Idle && matches!(polled, Poll::Ready(Ok(1..))) {
+            // It takes a long answer bit by bit: it does not idle.
+            self.reading.rest();
+        }
+        self.in_time(polled, cx)
     }
 }
 
@@ -168,7 +173,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_flush(cx);
-        this.written(polled, cx)
+        this.in_time(polled, cx)
     }
 
     /// Says that nothing more comes, then hears the client out for a while: were the connection dropped while bytes of it are on
@@ -177,7 +182,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         let this = self.get_mut();
         if !this.is_shut {
             let polled = Pin::new(&mut this.stream).poll_shutdown(cx);
-            ready!(this.written(polled, cx))?;
+            ready!(this.in_time(polled, cx))?;
             this.is_shut = true;
         }
         let mut scrap = [0; 8192];
@@ -228,12 +233,14 @@ mod tests {
                 sleep(Duration::from_secs(1)).await;
             }
         });
-        let cut = loop {
-            match ours.read_u8().await {
-                Ok(byte) => assert_eq!(byte, b'x'),
-                Err(error) => break error,
+        let cut = async {
+            loop {
+                if let Err(error) = ours.read_u8().await {
+                    return error;
+                }
             }
         };
+        let cut = tokio::time::timeout(2 * HEAD, cut).await.expect("it is cut off");
         assert_eq!(cut.kind(), io::ErrorKind::TimedOut);
         about(since, HEAD);
         drop(ours);

@@ -23,7 +23,7 @@ use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, response::Response};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -161,8 +161,10 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         }
     });
     let connection = http1::Builder::new()
-        // The guard's are finer: this one cannot tell a client that idles from one that dawdles.
-        .header_read_timeout(None)
+        // The guard's deadlines are finer: this one cannot tell a client that idles from one that dawdles, and is as long as both
+        // together. But without one hyper would not read after an answer, and the guard would not know that somebody waits.
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE + HEAD)
         .max_header_size(HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), answer);
@@ -227,10 +229,53 @@ mod tests {
         heard(&mut idle).await;
         stop.cancel();
         for stream in [&mut idle, &mut fresh] {
-            assert_eq!(stream.read(&mut [0; 16]).await.unwrap_or(0), 0, "closed");
+            // Sooner than any deadline would.
+            let read = tokio::time::timeout(HEAD / 2, stream.read(&mut [0; 16])).await;
+            assert_eq!(read.expect("closed at once").unwrap_or(0), 0);
         }
         while TcpStream::connect(address).await.is_ok() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_kept_between_requests_for_as_long_as_it_may_idle() {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        let progress = Progress::default();
+        let app = Router::new().route("/", get(|| async { "here" }));
+        tokio::spawn(converse(Guarded::new(ours, progress.clone()), app, progress, CancellationToken::new()));
+        for _ in 0..2 {
+            theirs.write_all(ASK).await.unwrap();
+            let mut text = Vec::new();
+            while !text.ends_with(b"here") {
+                assert_ne!(theirs.read_buf(&mut text).await.unwrap(), 0);
+            }
+            tokio::time::sleep(IDLE.saturating_sub(Duration::from_secs(1))).await;
+        }
+        let rest = tokio::time::timeout(Duration::from_secs(2), theirs.read(&mut [0; 16])).await;
+        assert_eq!(rest.expect("it is closed").unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_drips_its_second_head_is_cut_off() {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        let progress = Progress::default();
+        let app = Router::new().route("/", get(|| async { "here" }));
+        let talk = converse(Guarded::new(ours, progress.clone()), app, progress, CancellationToken::new());
+        let talk = tokio::spawn(talk);
+        theirs.write_all(ASK).await.unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"here") {
+            assert_ne!(theirs.read_buf(&mut text).await.unwrap(), 0);
+        }
+        let since = Instant::now();
+        for byte in ASK.iter().cycle() {
+            if theirs.write_all(&[*byte]).await.is_err() || since.elapsed() > 2 * HEAD {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(since.elapsed() < HEAD + Duration::from_secs(3), "{:?}", since.elapsed());
+        assert!(talk.await.unwrap().is_err(), "it broke off");
     }
 }

@@ -76,6 +76,24 @@ async fn an_agent_enrolled_by_hand_is_found_suspended_resumed_and_removed() {
 }
 
 #[tokio::test]
+async fn who_asks_is_told_with_the_time_whether_enrolled_or_not() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let key = key_of("ann");
+    let before = store.now().await.unwrap();
+    let stranger = store.presence(&key.did).await.unwrap();
+    assert_eq!(stranger.agent, None);
+    assert!(stranger.now >= before);
+
+    store.enrol_by_hand_unless_held(&key.did, &key.public, NO_LIMITS).await.unwrap();
+    store.set_suspended_unless_managed(&key.did, true).await.unwrap();
+    let known = store.presence(&key.did).await.unwrap();
+    assert_eq!(known.agent, store.find_agent(&key.did).await.unwrap());
+    assert!(known.agent.is_some_and(|agent| agent.suspended));
+    assert!(known.now > stranger.now);
+}
+
+#[tokio::test]
 async fn a_did_that_stands_keeps_its_key() {
     let database = Database::fresh().await;
     let store = database.store().await;

@@ -2,7 +2,7 @@
 //! changes it. What a suspension does to the agent's alarms is not decided here.
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, FromRow, PgConnection};
+use sqlx::{Connection, FromRow, PgConnection, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use super::{Result, Store, resources::Identity, unreadable};
@@ -35,6 +35,13 @@ pub struct Quotas {
 pub enum Holder {
     CommandLine,
     Resource(Identity),
+}
+
+/// Who asks, as every request needs to know it: the agent of a DID, if it is enrolled, and the time by the one clock that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Presence {
+    pub now: DateTime<Utc>,
+    pub agent: Option<Agent>,
 }
 
 /// An Agent resource, as it is mirrored.
@@ -162,7 +169,7 @@ impl Store {
                 .bind(desired.did.as_str())
                 .execute(&mut *transaction)
                 .await?;
-            sqlx::query(include_str!("sql/enrol_resource.sql"))
+            sqlx::query(include_str!("../sql/enrol_resource.sql"))
                 .bind(desired.did.as_str())
                 .bind(hex::encode(desired.public_key))
                 .bind(desired.suspended)
@@ -184,6 +191,24 @@ impl Store {
                 }
                 Holder::Resource(_) | Holder::CommandLine => Ok(Enrolled::Held(stands.holder)),
             }
+        })
+        .await
+    }
+
+    /// The time, and the agent of this DID if it is enrolled: one statement, because every request asks it.
+    pub async fn presence(&self, did: &Did) -> Result<Presence> {
+        self.ask("looking up who asks", async |db| {
+            let row: PgRow = sqlx::query(concat!(
+                "SELECT now() AS now, ",
+                columns!(),
+                " FROM (SELECT) AS one LEFT JOIN agents ON did = $1"
+            ))
+            .bind(did.as_str())
+            .fetch_one(db)
+            .await?;
+            let enrolled = row.try_get::<Option<&str>, _>("did")?.is_some();
+            let agent = enrolled.then(|| Row::from_row(&row).and_then(Row::agent)).transpose()?;
+            Ok(Presence { now: row.try_get("now")?, agent })
         })
         .await
     }

@@ -8,12 +8,14 @@
 //! | [`list`] | list by filters, page by page |
 //! | [`edit`] | cancel, patch, pause, resume, re-arm: lock, decide in the domain, write |
 //! | [`bulk`] | the same for many at once |
+//! | [`operator`] | whosever they are: what the command line shows and re-arms |
 //! | [`upkeep`] | removal, recomputation and counts that no owner asks for |
 
 mod bulk;
 mod create;
 mod edit;
 mod list;
+mod operator;
 mod upkeep;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -23,8 +25,9 @@ use uuid::Uuid;
 pub use bulk::{Action, BULK_MOST, Bulk};
 pub use create::{Created, Request};
 pub use edit::{Cancelled, Edited, NotPatched, Patch};
-pub(super) use edit::{Replan, cancel, clock, write_definition};
+pub(super) use edit::{Replan, cancel, clock, paused, resumed, write_definition};
 pub use list::{Filter, LIST, Page};
+pub use operator::{Again, Search, Seen};
 pub use upkeep::{Due, Place, Resting};
 
 use super::{

@@ -49,6 +49,8 @@ use sqlx::{
 use thiserror::Error;
 use tokio::time::Instant;
 
+pub use schema::ServerVersion;
+
 use crate::config::Database;
 
 /// No statement of ours takes a second; one that takes ten waits for a lock or a dead host.

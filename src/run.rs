@@ -368,7 +368,7 @@ pub async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
 }
 
 /// A client of the API server, if there is one. What was named and cannot be used is an error.
-async fn find_client(cluster: &Cluster) -> anyhow::Result<Option<Client>> {
+pub async fn find_client(cluster: &Cluster) -> anyhow::Result<Option<Client>> {
     let config = match cluster {
         Cluster::None => return Ok(None),
         Cluster::Kubeconfig(path) => {

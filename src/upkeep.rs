@@ -1,5 +1,6 @@
-//! What somebody has to do now and then, beside the work: partitions of the history made ahead and dropped when old, alarms
-//! that are long over removed, slots computed anew when newer zone rules are deployed, and the gauges that need the table.
+//! What somebody has to do now and then, beside the work: alarms made to follow agents that were suspended or resumed, partitions of
+//! the history made ahead and dropped when old, alarms that are long over removed, slots computed anew when newer zone rules are
+//! deployed, and the gauges that need the table.
 //!
 //! Every dispatcher has this task; the eldest of them does it. Nothing here is urgent and all of it may be done twice: a
 //! failure is logged and tried again with the next round.
@@ -19,6 +20,7 @@ use crate::{
     },
     store::{
         self, Store,
+        agents::Followed,
         alarms::{Due, Resting},
     },
     telemetry::{chain, metrics},
@@ -26,7 +28,8 @@ use crate::{
 
 /// Days for which partitions stand ready: a week without any upkeep harms nothing.
 const DAYS_AHEAD: u32 = 7;
-/// Between two looks at what is due, for the gauges.
+/// Between two looks at what is due, for the gauges, and at agents whose alarms do not follow them: a wake of an agent suspended while
+/// somebody was dying may go out for so long.
 const ROUND: Duration = Duration::from_secs(15);
 /// Between two counts of the whole table.
 const COUNT: Duration = Duration::from_secs(60);
@@ -93,6 +96,7 @@ impl Upkeep {
             return Ok(());
         }
         tell_due(&self.store.due().await?);
+        self.follow_agents().await?;
         let now = Instant::now();
         let is_due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);
         if is_due(self.kept_at, HOUSEKEEPING) {
@@ -106,6 +110,23 @@ impl Upkeep {
             self.counted_at = Some(now);
         }
         self.follow_zones(now).await
+    }
+
+    /// Pauses and resumes what does not say what its agent's row says: whoever changed the row died half way, or left it to us.
+    async fn follow_agents(&self) -> store::Result<()> {
+        for did in self.store.agents_astray().await? {
+            match self.store.follow_agent(&did).await {
+                Ok(Followed { paused, resumed }) => info!(
+                    owner_did = %did, paused, resumed,
+                    "alarms follow their agent {did}: {paused} paused, {resumed} resumed"
+                ),
+                // One whose alarms somebody keeps locked holds up neither the others nor the rest of the round.
+                Err(error) => {
+                    warn!(owner_did = %did, error = %chain(&error), "alarms of agent {did} do not follow it yet");
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn keep_house(&self) -> store::Result<()> {

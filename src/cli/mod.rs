@@ -2,10 +2,14 @@
 //!
 //! Exit codes of every command: 0 done, 1 refused or a problem found, 2 usage (clap's own).
 
+mod agent;
+mod alarm;
+mod check;
 mod dispatch;
 mod explain;
 mod fires;
 mod next;
+mod words;
 
 use std::{
     collections::BTreeMap,
@@ -76,6 +80,14 @@ Reads CHRONOS_POSTGRES_URI, or the file that CHRONOS_POSTGRES_URI_FILE names.
 Example:
   CHRONOS_POSTGRES_URI=postgres://user:password@host:5432/name chronosd migrate")]
     Migrate,
+    /// Checks what `run` needs: configuration, database, schema, CRDs, router
+    Check(check::Options),
+    /// Enrols, lists, suspends, resumes and removes agents; gives one another key
+    #[command(subcommand)]
+    Agent(agent::Command),
+    /// Lists and shows alarms of all owners, and arms those that failed again
+    #[command(subcommand)]
+    Alarm(alarm::Command),
     /// Holds all deliveries for maintenance, or lets them go on
     #[command(subcommand)]
     Dispatch(dispatch::Switch),
@@ -149,6 +161,9 @@ fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         }
         Command::Crd(args) => print_crds(args.out_dir),
         Command::Migrate => on_runtime(migrate(given(&BTreeMap::new()))),
+        Command::Check(options) => return on_runtime(check::check(options, || given(&BTreeMap::new()))),
+        Command::Agent(command) => return on_runtime(agent::agent(command, given(&BTreeMap::new()))),
+        Command::Alarm(command) => return on_runtime(alarm::alarm(command, given(&BTreeMap::new()))),
         Command::Dispatch(switch) => on_runtime(dispatch::dispatch(switch, given(&BTreeMap::new()))),
         Command::Dev(options) => {
             let given = given(&options.flags());
@@ -177,7 +192,7 @@ fn given(flags: &BTreeMap<&'static str, String>) -> Given {
     Given::collect(flags, &std::env::vars().collect())
 }
 
-fn on_runtime(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn on_runtime<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(command)
 }

@@ -75,25 +75,35 @@ impl Store {
             if alarm.is_none() {
                 return Ok(None);
             }
-            let found: Vec<Entry> = sqlx::query_as(
-                "SELECT id, delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, http_status, error, worker,
-                        first_at, last_at, slots, reason
-                 FROM attempts WHERE alarm_id = $1 AND owner_did = $2 AND ($3::timestamptz IS NULL OR (started_at, id) < ($3, $4))
-                 ORDER BY started_at DESC, id DESC LIMIT $5",
-            )
-            .bind(id.as_uuid())
-            .bind(owner.as_str())
-            .bind(after.map(|cursor| cursor.at))
-            .bind(after.map(|cursor| cursor.id))
-            .bind(limit.saturating_add(1))
-            .fetch_all(db)
-            .await?;
-            let place = |entry: &Entry| Cursor { at: entry.started_at, id: entry.id };
-            let (entries, next) = cursor::page(found, limit, place);
-            Ok(Some(Page { entries, next }))
+            page(db, id, after, limit).await.map(Some)
         })
         .await
     }
+}
+
+/// The history of an alarm, newest first, whoever is its owner: the caller has seen to that. Not by the owner of each entry: one that
+/// was in flight while its alarm went over to another key's DID was written under the old one.
+pub(super) async fn page(
+    db: &mut PgConnection,
+    id: AlarmId,
+    after: Option<Cursor>,
+    limit: i64,
+) -> Result<Page, sqlx::Error> {
+    let found: Vec<Entry> = sqlx::query_as(
+        "SELECT id, delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, http_status, error, worker,
+                first_at, last_at, slots, reason
+         FROM attempts WHERE alarm_id = $1 AND ($2::timestamptz IS NULL OR (started_at, id) < ($2, $3))
+         ORDER BY started_at DESC, id DESC LIMIT $4",
+    )
+    .bind(id.as_uuid())
+    .bind(after.map(|cursor| cursor.at))
+    .bind(after.map(|cursor| cursor.id))
+    .bind(limit.saturating_add(1))
+    .fetch_all(db)
+    .await?;
+    let place = |entry: &Entry| Cursor { at: entry.started_at, id: entry.id };
+    let (entries, next) = cursor::page(found, limit, place);
+    Ok(Page { entries, next })
 }
 
 /// Writes down that slots passed without a try, in the transaction that lets them pass. Under the alarm's epoch as it is given:

@@ -49,6 +49,8 @@ use sqlx::{
 use thiserror::Error;
 use tokio::time::Instant;
 
+pub use schema::ServerVersion;
+
 use crate::config::Database;
 
 /// No statement of ours takes a second; one that takes ten waits for a lock or a dead host.
@@ -106,8 +108,8 @@ pub enum Error {
         #[source]
         source: sqlx::Error,
     },
-    #[error("{doing}: no answer within {} s", STATEMENT_TIMEOUT.as_secs())]
-    Timeout { doing: &'static str },
+    #[error("{doing}: no answer within {} s", .within.as_secs())]
+    Timeout { doing: &'static str, within: Duration },
 }
 
 impl Error {
@@ -250,7 +252,7 @@ impl Store {
         };
         match tokio::time::timeout(STATEMENT_TIMEOUT, listen).await {
             Ok(listening) => listening.map_err(|source| Error::Query { doing, source }),
-            Err(_elapsed) => Err(Error::Timeout { doing }),
+            Err(_elapsed) => Err(Error::Timeout { doing, within: STATEMENT_TIMEOUT }),
         }
     }
 
@@ -262,14 +264,25 @@ impl Store {
         doing: &'static str,
         question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T> {
+        self.ask_within(STATEMENT_TIMEOUT, doing, question).await
+    }
+
+    /// The same, for the few that may take longer. The server gives up when it was told to on connecting: a question that may take
+    /// longer tells it otherwise, for its own transaction.
+    async fn ask_within<T>(
+        &self,
+        within: Duration,
+        doing: &'static str,
+        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T> {
         let mut connection = self.pool.acquire().await.map_err(|source| Error::Query { doing, source })?;
         let mut guard = CloseUnlessDone { connection: &mut connection, done: false };
-        let answer = match tokio::time::timeout(STATEMENT_TIMEOUT, question(guard.connection)).await {
+        let answer = match tokio::time::timeout(within, question(guard.connection)).await {
             Ok(answer) => {
                 guard.done = true;
                 answer.map_err(|source| Error::Query { doing, source })
             }
-            Err(_elapsed) => Err(Error::Timeout { doing }),
+            Err(_elapsed) => Err(Error::Timeout { doing, within }),
         };
         answer.inspect_err(|error| {
             if error.is_away() {

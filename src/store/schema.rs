@@ -6,7 +6,7 @@
 //! and `min_compatible_release` to the release it comes with. Binaries that do not know that number refuse to start or to
 //! migrate, and say which release they are and which is needed.
 
-use std::sync::LazyLock;
+use std::{fmt, sync::LazyLock};
 
 use sqlx::{PgConnection, migrate::Migrator};
 
@@ -24,7 +24,40 @@ fn known() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
+/// Which Postgres answers, as it numbers itself: 150004 is 15.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerVersion(i32);
+
+/// The first with `NULLS NOT DISTINCT`, by which a settle may be sent again.
+const LEAST_SERVER: i32 = 15;
+
+impl ServerVersion {
+    pub const fn is_enough(self) -> bool {
+        self.0 / 10_000 >= LEAST_SERVER
+    }
+
+    /// The first version that is.
+    pub const fn least() -> i32 {
+        LEAST_SERVER
+    }
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 10_000, self.0 % 10_000)
+    }
+}
+
 impl Store {
+    /// Which version the server has.
+    pub async fn server_version(&self) -> Result<ServerVersion> {
+        self.ask("asking the database for its version", async |db| {
+            let number = sqlx::query_scalar("SELECT current_setting('server_version_num')::int").fetch_one(db).await?;
+            Ok(ServerVersion(number))
+        })
+        .await
+    }
+
     /// Brings the schema up to this binary's. Any number of processes may call it at once, of any versions: sqlx takes an
     /// advisory lock. No deadline: a migration takes what it takes.
     pub async fn migrate(&self) -> Result<()> {

@@ -2,9 +2,15 @@
 
 use chrono::{Datelike, TimeDelta, Timelike};
 use chronos::{
-    domain::{alarm::Draft, ids::WorkerId},
+    domain::{
+        access::Did,
+        alarm::{Cause, Draft, Status},
+        ids::WorkerId,
+    },
     store::{
         Store,
+        agents::{Changed, Quotas},
+        alarms::Alarm,
         claims::{Beat, Look, Room},
     },
     upkeep::{Retention, Upkeep},
@@ -12,8 +18,8 @@ use chronos::{
 use uuid::Uuid;
 
 use crate::support::{
-    Database,
-    alarms::{ann, create, draft, execute, in_an_hour, read},
+    AgentKey, Database,
+    alarms::{ann, bob, create, draft, execute, in_an_hour, read},
 };
 
 const KEEP: Retention = Retention { attempt_days: 30, alarm_days: None };
@@ -138,4 +144,47 @@ async fn alarms_are_counted_by_status_and_by_what_is_due() {
     let due = store.due().await.unwrap();
     assert_eq!(due.alarms, 1);
     assert!((10.0..60.0).contains(&due.oldest_seconds), "{due:?}");
+}
+
+#[tokio::test]
+async fn alarms_follow_an_agent_whose_suspension_nobody_finished() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (worker, younger) = (dispatcher(&store).await, dispatcher(&store).await);
+    let key = AgentKey::of("ann");
+    let owner: Did = key.did.parse().unwrap();
+    let public_key = hex::decode(key.public_key).unwrap().try_into().unwrap();
+    let no_limits = Quotas { max_active_alarms: None, min_interval_seconds: None };
+    store.enrol_by_hand_unless_held(&owner, &public_key, no_limits).await.unwrap();
+    let early = create(&store, &owner, in_an_hour()).await;
+    // Nobody enrolled bob: open enrolment knows no agents.
+    let foreign = create(&store, &bob(), in_an_hour()).await;
+    let upkeep = async |worker| Upkeep::new(store.clone(), worker, KEEP).run_once().await.unwrap();
+    let stands = async |alarm: &Alarm| {
+        let alarm = read(&store, alarm).await;
+        (alarm.status, alarm.paused_by())
+    };
+
+    // All that whoever suspends it has done before dying; and a request let in before comes through after that.
+    let changed = store.set_suspended_unless_managed(&owner, true).await.unwrap();
+    assert!(matches!(changed, Changed::Done(_)));
+    let late = create(&store, &owner, in_an_hour()).await;
+    upkeep(younger).await;
+    assert_eq!(stands(&early).await, (Status::Active, vec![]), "the eldest does it");
+    upkeep(worker).await;
+    for alarm in [&early, &late] {
+        assert_eq!(stands(alarm).await, (Status::Paused, vec![Cause::Agent]));
+    }
+    assert_eq!(stands(&foreign).await, (Status::Active, vec![]));
+
+    store.set_suspended_unless_managed(&owner, false).await.unwrap();
+    upkeep(worker).await;
+    for alarm in [&early, &late] {
+        assert_eq!(stands(alarm).await, (Status::Active, vec![]));
+    }
+
+    // What it left behind when it was removed stays paused, round after round.
+    store.remove_agent_unless_managed(&owner).await.unwrap();
+    upkeep(worker).await;
+    assert_eq!(stands(&early).await, (Status::Paused, vec![Cause::Agent]));
 }

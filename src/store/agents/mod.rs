@@ -1,9 +1,21 @@
 //! Table `agents`: who is enrolled. A row is made by an Agent resource or by the command line, and whoever made it alone
-//! changes it. What a suspension does to the agent's alarms is not decided here.
+//! changes it.
+//!
+//! | file | does |
+//! |---|---|
+//! | here | the row: enrol, find, suspend, resume, remove |
+//! | [`alarms`] | what that does to the agent's alarms, and what a purge takes away |
+//! | [`rotate`] | everything an agent has goes over to another key's DID |
+
+mod alarms;
+mod rotate;
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, FromRow, PgConnection, Row as _, postgres::PgRow};
 use uuid::Uuid;
+
+pub use alarms::{ASTRAY, Followed, Living, Managed, Purged};
+pub use rotate::{Moved, Rotated};
 
 use super::{Result, Store, resources::Identity, unreadable};
 use crate::domain::{
@@ -12,6 +24,9 @@ use crate::domain::{
 };
 
 pub use crate::domain::quota::Quotas;
+
+/// An alarm may come in, or somebody may resume the agent, while it is being removed: once more, but not for ever.
+const MOST_TURNS: usize = 10;
 
 /// An agent that is enrolled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,28 +252,65 @@ impl Store {
         .await
     }
 
-    /// Removes an agent that no resource holds.
+    /// Removes an agent that no resource holds. Its alarms stay, paused: enrolled again, it finds them. Suspended first, so that one
+    /// who dies half way leaves an agent whom nobody lets in, and whoever removes it again finishes.
     pub async fn remove_agent_unless_managed(&self, did: &Did) -> Result<Changed> {
-        self.ask("removing an agent", async |db| {
-            let removed: Option<Row> =
-                sqlx::query_as(concat!("DELETE FROM agents WHERE did = $1 AND source = 'cli' RETURNING ", columns!()))
-                    .bind(did.as_str())
-                    .fetch_optional(&mut *db)
-                    .await?;
-            done_or_why_not(db, did, removed).await
-        })
-        .await
+        for _ in 0..MOST_TURNS {
+            match self.set_suspended_unless_managed(did, true).await? {
+                Changed::Done(_) => {}
+                refused @ (Changed::Unknown | Changed::Managed(_)) => return Ok(refused),
+            }
+            self.follow_agent(did).await?;
+            if let Some(agent) = self.remove_if_quiet(did, None).await? {
+                return Ok(Changed::Done(Box::new(agent)));
+            }
+        }
+        self.ask("removing an agent", async |_| Err(restless())).await
     }
 
-    /// Removes the agent of a resource that is gone, if the resource held one.
+    /// Removes the agent of a resource that is gone, if the resource held one; in the same steps.
     pub async fn remove_agent_of_resource(&self, cluster: ClusterId, uid: ResourceUid) -> Result<Option<Agent>> {
-        self.ask("removing the agent of a resource", async |db| {
+        let doing = "removing the agent of a resource";
+        for _ in 0..MOST_TURNS {
+            let held: Option<String> = self
+                .ask(doing, async |db| {
+                    sqlx::query_scalar(
+                        "UPDATE agents SET suspended = true, updated_at = now()
+                         WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_uid = $2 RETURNING did",
+                    )
+                    .bind(cluster.as_uuid())
+                    .bind(uid.as_uuid())
+                    .fetch_optional(db)
+                    .await
+                })
+                .await?;
+            let Some(did) = held else { return Ok(None) };
+            let did: Did = self.ask(doing, async |_| did.parse().map_err(unreadable)).await?;
+            self.follow_agent(&did).await?;
+            if let Some(agent) = self.remove_if_quiet(&did, Some((cluster, uid))).await? {
+                return Ok(Some(agent));
+            }
+        }
+        self.ask(doing, async |_| Err(restless())).await
+    }
+
+    /// Removes a suspended agent all of whose alarms are paused by it: nothing of it fires any more. `None`: not so, or not this
+    /// holder's.
+    async fn remove_if_quiet(&self, did: &Did, holder: Option<(ClusterId, ResourceUid)>) -> Result<Option<Agent>> {
+        self.ask("removing an agent", async |db| {
             let removed: Option<Row> = sqlx::query_as(concat!(
-                "DELETE FROM agents WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_uid = $2 RETURNING ",
+                "DELETE FROM agents
+                 WHERE did = $1 AND suspended
+                   AND cluster_id IS NOT DISTINCT FROM $2 AND resource_uid IS NOT DISTINCT FROM $3
+                   AND NOT EXISTS (SELECT FROM alarms WHERE owner_did = $1 AND status = 'active' AND subject = 'agent')
+                   AND NOT EXISTS (
+                       SELECT FROM alarms WHERE owner_did = $1 AND status = 'paused' AND ('agent' = ANY (paused_by)) IS FALSE)
+                 RETURNING ",
                 columns!()
             ))
-            .bind(cluster.as_uuid())
-            .bind(uid.as_uuid())
+            .bind(did.as_str())
+            .bind(holder.map(|(cluster, _)| cluster.as_uuid()))
+            .bind(holder.map(|(_, uid)| uid.as_uuid()))
             .fetch_optional(db)
             .await?;
             removed.map(Row::agent).transpose()
@@ -297,4 +349,8 @@ fn column(limit: Option<u32>) -> Option<i32> {
 /// The conflicting row was removed between two statements: the caller tries again, as after any database error.
 fn vanished() -> sqlx::Error {
     unreadable("the agent was removed while it was being enrolled")
+}
+
+fn restless() -> sqlx::Error {
+    unreadable("alarms of the agent keep coming in, or somebody keeps resuming it; it is suspended, so try again")
 }

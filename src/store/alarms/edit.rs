@@ -303,7 +303,11 @@ pub(in crate::store) async fn write_definition(
         .await
 }
 
-pub(super) async fn paused(db: &mut PgConnection, alarm: Alarm, cause: Cause) -> Result<Edited<Over>, sqlx::Error> {
+pub(in crate::store) async fn paused(
+    db: &mut PgConnection,
+    alarm: Alarm,
+    cause: Cause,
+) -> Result<Edited<Over>, sqlx::Error> {
     match lifecycle::pause(alarm.status, &alarm.paused_by(), cause) {
         Err(over) => Ok(Edited::Refused(over)),
         Ok(None) => Ok(Edited::Unchanged(Box::new(alarm))),
@@ -339,7 +343,7 @@ fn slots(passed: Option<Passed>) -> i64 {
     passed.map_or(0, |passed| i64::try_from(passed.run.slots).unwrap_or(i64::MAX))
 }
 
-pub(super) async fn resumed(
+pub(in crate::store) async fn resumed(
     db: &mut PgConnection,
     alarm: Alarm,
     cause: Cause,

@@ -10,12 +10,14 @@
 //! | [`put`] | create, or make it what it should be, by the owner's key |
 //! | [`quota`] | how many an owner has, under the owner's lock |
 //! | [`bulk`] | the same for many at once |
+//! | [`operator`] | whosever they are: what the command line shows and re-arms |
 //! | [`upkeep`] | removal, recomputation and counts that no owner asks for |
 
 mod bulk;
 mod create;
 mod edit;
 mod list;
+mod operator;
 mod put;
 mod quota;
 mod upkeep;
@@ -27,8 +29,9 @@ use uuid::Uuid;
 pub use bulk::{Action, BULK_MOST, Bulk};
 pub use create::{Created, Request};
 pub use edit::{Cancelled, Edited, NotPatched, Patch};
-pub(super) use edit::{Replan, cancel, clock, write_definition};
+pub(super) use edit::{Replan, cancel, clock, paused, resumed, write_definition};
 pub use list::{Filter, LIST, Page};
+pub use operator::{Again, Search, Seen};
 pub use put::{NotPlaced, Placed, Placement};
 pub use upkeep::{Due, Place, Resting};
 

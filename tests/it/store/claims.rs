@@ -23,7 +23,7 @@ use crate::support::Database;
 const LADDER: Ladder = Ladder { base: Duration::from_secs(30), cap: Duration::from_secs(900), jitter: 0.0 };
 
 /// What the router's answer comes to, two seconds after the claim.
-fn settlement(claim: &Claim, answer: &Answer) -> Settlement {
+pub fn settlement(claim: &Claim, answer: &Answer) -> Settlement {
     let now = claim.claimed_at + Duration::from_secs(2);
     let settled = occurrence::next(&claim.occurrence(), answer, &LADDER, now, 0.5);
     let attempt = Attempt {
@@ -35,11 +35,11 @@ fn settlement(claim: &Claim, answer: &Answer) -> Settlement {
     Settlement::answered(claim, settled, now, attempt)
 }
 
-fn accepted(claim: &Claim) -> Settlement {
+pub fn accepted(claim: &Claim) -> Settlement {
     settlement(claim, &Answer::Accepted { http_status: 202 })
 }
 
-fn worker() -> WorkerId {
+pub fn worker() -> WorkerId {
     WorkerId::from_uuid(Uuid::from_u128(9))
 }
 
@@ -52,7 +52,7 @@ fn room() -> Room<'static> {
 }
 
 /// Alarms due one after another, a second apart, the first the oldest.
-async fn due(database: &Database, store: &Store, drafts: Vec<Draft>) -> Vec<Alarm> {
+pub async fn due(database: &Database, store: &Store, drafts: Vec<Draft>) -> Vec<Alarm> {
     let mut alarms = Vec::new();
     for (number, draft) in drafts.into_iter().enumerate() {
         let alarm = create(store, &ann(), draft).await;

@@ -2,6 +2,7 @@
 //! would be a mistake.
 
 use chronos::store::{
+    agents::ASTRAY,
     alarms::LIST,
     claims::{CLAIM_OLDEST, CLAIM_PAST_BACKLOGS},
 };
@@ -167,4 +168,29 @@ async fn a_page_of_a_list_is_read_by_the_owners_index() {
         let plan = flatten(&plan);
         assert!(by_index(&plan, "alarms_owner_idx") && !scans(&plan), "{after:?}: {plan:?}");
     }
+}
+
+#[tokio::test]
+async fn agents_whose_alarms_do_not_follow_them_are_found_by_index_and_nothing_is_read_while_all_do() {
+    let database = Database::fresh().await;
+    let mut db = crowded(&database).await;
+    // A tenth of the crowd is suspended and follows; ann's owner has paused a crowd of her own.
+    execute(
+        &mut db,
+        "INSERT INTO agents (did, public_key, suspended, source)
+         SELECT 'did:matrix:' || name || ':d75a980182b10ab7', 'd75a980182b10ab7' || repeat('0', 48), name LIKE 'crowd-1%', 'cli'
+         FROM (SELECT 'crowd-' || n AS name FROM generate_series(0, 96) AS n UNION ALL SELECT 'ann') AS names;
+         UPDATE alarms SET status = 'paused', paused_by = '{agent}' WHERE owner_did LIKE 'did:matrix:crowd-1%';
+         UPDATE alarms SET status = 'paused', paused_by = '{owner}' WHERE owner_did LIKE 'did:matrix:ann:%';
+         ANALYZE alarms; ANALYZE agents",
+    )
+    .await;
+    let row = sqlx::query(AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {ASTRAY}"))).fetch_one(&mut db).await;
+    let row = row.unwrap();
+    let plan = flatten(&row);
+    for index in ["alarms_owner_due_idx", "alarms_owner_paused_idx"] {
+        assert!(by_index(&plan, index) && !scans(&plan), "{index}: {plan:?}");
+    }
+    let read = rows_read(&plan_in(&row));
+    assert_eq!(read, 0, "of thousands that are paused none is read: {plan:?}");
 }

@@ -1,14 +1,19 @@
-//! `chronosd next` and `chronosd explain` as people and scripts meet them: what is printed where, and the exit code.
+//! The commands as people and scripts meet them: what is printed where, and the exit code. `next` and `explain` here; those that ask
+//! a database in files of their own.
+
+mod agent;
+mod alarm;
+mod check;
 
 use std::{fs, process::Stdio};
 
 use chronos::domain::schedule::Zone;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::AsyncWriteExt;
+use tokio::{io::AsyncWriteExt, process::Command};
 
 use crate::support::{
-    Namespace,
+    Database, Namespace,
     daemon::{PROMPT, command},
 };
 
@@ -24,7 +29,30 @@ async fn chronosd(arguments: &[&str]) -> Ended {
 
 /// Runs it with this text on stdin, in the checkout.
 async fn chronosd_reading(stdin: &str, arguments: &[&str]) -> Ended {
-    let mut command = command(&[]);
+    run(command(&[]), stdin, arguments).await
+}
+
+/// Runs it on a database.
+async fn chronosd_on(database: &Database, arguments: &[&str]) -> Ended {
+    let settings = [("CHRONOS_POSTGRES_URI", database.uri.as_str()), ("CHRONOS_ALLOW_UNSAFE_POSTGRES", "true")];
+    run(command(&settings), "", arguments).await
+}
+
+/// What it says when all is well.
+async fn told(database: &Database, arguments: &[&str]) -> String {
+    let ended = chronosd_on(database, arguments).await;
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+    ended.stdout
+}
+
+/// Why it refuses: said on stderr alone, with exit code 1.
+async fn refused(database: &Database, arguments: &[&str]) -> String {
+    let ended = chronosd_on(database, arguments).await;
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{arguments:?}: {}", ended.stderr);
+    ended.stderr
+}
+
+async fn run(mut command: Command, stdin: &str, arguments: &[&str]) -> Ended {
     command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("chronosd starts");
@@ -320,10 +348,27 @@ async fn a_reader_that_has_seen_enough_is_no_failure() {
 
 #[tokio::test]
 async fn help_fits_a_terminal_and_shows_by_example() {
-    for arguments in
-        [&["--help"][..], &["next", "--help"], &["explain", "--help"], &["migrate", "--help"], &["crd", "--help"]]
-    {
-        let told = chronosd(arguments).await;
+    let commands = [
+        "--help",
+        "next --help",
+        "explain --help",
+        "migrate --help",
+        "crd --help",
+        "check --help",
+        "agent add --help",
+        "agent list --help",
+        "agent suspend --help",
+        "agent resume --help",
+        "agent rotate --help",
+        "agent remove --help",
+        "alarm list --help",
+        "alarm show --help",
+        "alarm attempts --help",
+        "alarm rearm --help",
+    ];
+    for arguments in commands {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let told = chronosd(&arguments).await;
         assert_eq!(told.code, Some(0), "{arguments:?}");
         assert!(told.stdout.contains("Example"), "{}", told.stdout);
         assert!(told.stdout.lines().count() <= 40, "{}", told.stdout);
@@ -331,7 +376,7 @@ async fn help_fits_a_terminal_and_shows_by_example() {
         assert!(widest <= Some(100), "{widest:?}: {}", told.stdout);
     }
     let told = chronosd(&["--help"]).await.stdout;
-    for command in ["dev", "next", "explain", "run", "migrate", "crd"] {
+    for command in ["dev", "next", "explain", "run", "migrate", "check", "agent", "alarm", "dispatch", "crd"] {
         assert!(told.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{command}: {told}");
     }
 }

@@ -1,4 +1,7 @@
-//! Table `agents`: who is enrolled, and who may change that.
+//! Table `agents`: who is enrolled, and who may change that; what it does to their alarms, and what another key does.
+
+mod alarms;
+mod rotate;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use chronos::{
@@ -6,12 +9,13 @@ use chronos::{
     store::{
         Store,
         agents::{Changed, Enrolled, Holder, Mirrored, Quotas},
+        alarms::Alarm,
         resources::Identity,
     },
 };
 use uuid::Uuid;
 
-use super::{refused_by, warm_store};
+use super::{ann, execute, refused_by, warm_store};
 use crate::support::{AgentKey, Database};
 
 const NO_LIMITS: Quotas = Quotas { max_active_alarms: None, min_interval_seconds: None };
@@ -24,6 +28,32 @@ struct Key {
 fn key_of(user: &str) -> Key {
     let key = AgentKey::of(user);
     Key { did: key.did.parse().unwrap(), public: hex::decode(key.public_key).unwrap().try_into().unwrap() }
+}
+
+/// Ann, enrolled by hand. Her DID is the one that owns the alarms that tests make for her.
+async fn enrolled_ann(store: &Store) -> Did {
+    let key = hex::decode("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a").unwrap();
+    enrol(store, &ann(), &key.try_into().unwrap()).await;
+    ann()
+}
+
+async fn enrol(store: &Store, did: &Did, key: &[u8; 32]) {
+    let enrolled = store.enrol_by_hand_unless_held(did, key, NO_LIMITS).await.unwrap();
+    assert!(matches!(enrolled, Enrolled::Stands(_)), "{enrolled:?}");
+}
+
+/// As if resources managed these alarms of hers, which are named after the order they are given in.
+async fn let_resources_manage(database: &Database, alarms: &[&Alarm]) {
+    for (number, alarm) in alarms.iter().enumerate() {
+        let manage = format!(
+            "UPDATE alarms SET source = 'kubernetes', cluster_id = '{}', resource_uid = gen_random_uuid(),
+                    resource_namespace = 'home', resource_name = 'tea-{number}', resource_generation = 1, definition_hash = '\\x00'
+             WHERE id = '{}'",
+            Uuid::from_u128(1),
+            alarm.id
+        );
+        execute(&mut database.connect().await, &manage).await;
+    }
 }
 
 fn resource(number: u128, namespace: &str) -> Identity {

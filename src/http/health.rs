@@ -8,7 +8,9 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 use super::{Facade, envelope::Data};
 use crate::domain::schedule::Zone;
@@ -17,19 +19,52 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A probe wants an answer now, also when the database does not give one.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-pub async fn identity() -> impl IntoResponse {
-    Data(json!({ "service": "chronosd", "version": VERSION, "health": "/healthz" }))
+#[derive(Serialize, ToSchema)]
+pub struct Identity {
+    service: &'static str,
+    version: &'static str,
+    /// Where to ask whether it works.
+    health: &'static str,
 }
 
+#[derive(Serialize, ToSchema)]
+pub struct Health {
+    /// `ok` or `degraded`.
+    status: &'static str,
+    version: &'static str,
+    /// Whether the database answers.
+    db: bool,
+    /// The version of the zone rules.
+    tzdb: &'static str,
+}
+
+/// What this service is
+#[utoipa::path(
+    get, path = "/", tag = "service", operation_id = "identity",
+    description = "Name and version, without auth.",
+    responses((status = 200, description = "The service.", body = Identity)),
+)]
+pub async fn identity() -> Data<Identity> {
+    Data(Identity { service: "chronosd", version: VERSION, health: "/healthz" })
+}
+
+/// Whether it works
+///
+/// Without auth, for probes and people. It asks the database, for less than a second.
+#[utoipa::path(
+    get, path = "/healthz", tag = "service", operation_id = "health",
+    responses(
+        (status = 200, description = "It works.", body = Health),
+        (status = 503, description = "The database does not answer. Alarms are safe in it; `data` is there beside `error`."),
+    ),
+)]
 pub async fn health(State(facade): State<Facade>) -> Response {
-    let tzdb = Zone::tzdb_version();
-    match tokio::time::timeout(PATIENCE, facade.store.now()).await {
-        Ok(Ok(_)) => Data(json!({ "status": "ok", "version": VERSION, "db": true, "tzdb": tzdb })).into_response(),
-        Ok(Err(_)) | Err(_) => {
-            let error = json!({ "code": "internal", "message": "the database does not answer; alarms are safe in it", "retryable": true });
-            let data = json!({ "status": "degraded", "version": VERSION, "db": false, "tzdb": tzdb });
-            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "ok": false, "data": data, "error": error })))
-                .into_response()
-        }
+    let answers = matches!(tokio::time::timeout(PATIENCE, facade.store.now()).await, Ok(Ok(_)));
+    let status = if answers { "ok" } else { "degraded" };
+    let data = Health { status, version: VERSION, db: answers, tzdb: Zone::tzdb_version() };
+    if answers {
+        return Data(data).into_response();
     }
+    let error = json!({ "code": "internal", "message": "the database does not answer; alarms are safe in it", "retryable": true });
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "ok": false, "data": data, "error": error }))).into_response()
 }

@@ -7,6 +7,7 @@ mod alarms;
 mod auth;
 mod envelope;
 mod health;
+pub mod openapi;
 mod problem;
 mod query;
 pub mod read;
@@ -66,6 +67,10 @@ pub fn router(facade: Facade) -> Router {
     Router::new()
         .route("/", get(health::identity))
         .route("/healthz", get(health::health))
+        .route("/openapi.json", get(openapi::served))
+        .route("/docs", get(openapi::page::entrance))
+        .route("/docs/", get(openapi::page::index))
+        .route("/docs/{file}", get(openapi::page::asset))
         .merge(behind_transport)
         .fallback(|| async { Problem::no_such_path() })
         .method_not_allowed_fallback(|| async { Problem::wrong_method() })

@@ -1,5 +1,7 @@
 //! The agents' door.
 
+mod openapi;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -67,13 +67,15 @@ fmt: packages ## Format the Rust code
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 .PHONY: generate
-generate: packages ## Write what is generated: crds/, fuzz/Cargo.lock
+generate: packages ## Write what is generated: crds/, docs/openapi.json, fuzz/Cargo.lock
 	@tmp=$$(mktemp -d)
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
 	mkdir -p crds
 	rm -f crds/*.yaml
 	cp "$$tmp"/*.yaml crds/
+	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
+	cp "$$tmp/openapi.json" docs/openapi.json
 	cp Cargo.lock fuzz/Cargo.lock
 	$(CARGO) update --quiet --workspace --manifest-path fuzz/Cargo.toml
 
@@ -92,6 +94,8 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
 	diff -ru crds "$$tmp" || { echo "verify: crds/ is stale: run make generate" >&2; exit 1; }
+	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
+	diff -u docs/openapi.json "$$tmp/openapi.json" || { echo "verify: docs/openapi.json is stale: run make generate" >&2; exit 1; }
 	# Made anew in its place, because its paths are relative, and put back as it was whatever comes out.
 	cp fuzz/Cargo.lock "$$tmp/as-it-was.lock"
 	trap 'mv "$$tmp/as-it-was.lock" fuzz/Cargo.lock; rm -rf "$$tmp"' EXIT

@@ -26,7 +26,7 @@ use crate::{
     config::{Given, SETTINGS, flag},
     crd, dev,
     domain::invalid::Invalid,
-    run,
+    http, run,
     store::Store,
     telemetry,
 };
@@ -94,6 +94,9 @@ Example:
     /// Prints the definitions (CRDs) of Alarm and Agent as YAML
     #[command(after_help = "Example:\n  chronosd crd | kubectl apply -f -")]
     Crd(CrdArgs),
+    /// Prints the HTTP facade's OpenAPI document, as the facade serves it at /openapi.json
+    #[command(after_help = "Example:\n  chronosd openapi > openapi.json")]
+    Openapi,
 }
 
 #[derive(Args)]
@@ -160,6 +163,7 @@ fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
             };
         }
         Command::Crd(args) => print_crds(args.out_dir),
+        Command::Openapi => print(http::openapi::text()),
         Command::Migrate => on_runtime(migrate(given(&BTreeMap::new()))),
         Command::Check(options) => return on_runtime(check::check(options, || given(&BTreeMap::new()))),
         Command::Agent(command) => return on_runtime(agent::agent(command, given(&BTreeMap::new()))),

@@ -6,7 +6,7 @@ use std::fmt;
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 
 /// Caps in bytes, as the schema's CHECKs have them.
-const KEY_CAP: usize = 256;
+pub const KEY_CAP: usize = 256;
 
 /// A field that cannot stand as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

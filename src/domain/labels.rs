@@ -10,7 +10,7 @@ use super::invalid::{Invalid, quoted};
 const NAME_CAP: usize = 63;
 const PREFIX_CAP: usize = 253;
 /// Enough for any hand-written selector, and a bound for the work per row.
-const SELECTOR_CAP: usize = 1024;
+pub const SELECTOR_CAP: usize = 1024;
 /// Each costs a look at every alarm of the owner.
 const MOST_REQUIREMENTS: usize = 32;
 

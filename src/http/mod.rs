@@ -7,6 +7,7 @@ mod alarms;
 mod auth;
 mod envelope;
 mod health;
+pub mod openapi;
 mod problem;
 mod query;
 pub mod rate;
@@ -35,7 +36,7 @@ pub use problem::Problem;
 #[derive(Clone)]
 pub struct Facade {
     store: Store,
-    health: health::Health,
+    health: health::Watch,
     clock: Arc<dyn Clock>,
     auth: Arc<auth::Auth>,
     enrolment: config::Enrolment,
@@ -49,7 +50,7 @@ impl Facade {
     pub fn new(store: Store, watcher: Store, clock: Arc<dyn Clock>, api: &config::Api, max_failures: u32) -> Self {
         Self {
             store,
-            health: health::Health::new(watcher),
+            health: health::Watch::new(watcher),
             clock,
             auth: Arc::new(auth::Auth::new(api)),
             enrolment: api.enrolment,
@@ -77,6 +78,10 @@ pub fn router(facade: Facade) -> Router {
     Router::new()
         .route("/", get(health::identity))
         .route("/healthz", get(health::health))
+        .route("/openapi.json", get(openapi::served))
+        .route("/docs", get(openapi::page::entrance))
+        .route("/docs/", get(openapi::page::index))
+        .route("/docs/{file}", get(openapi::page::asset))
         .merge(behind_transport)
         .fallback(|| async { Problem::no_such_path() })
         .method_not_allowed_fallback(|| async { Problem::wrong_method() })

@@ -4,8 +4,8 @@ use crate::domain::{cursor::Cursor, invalid::quoted};
 
 use super::problem::Problem;
 
-const DEFAULT_PAGE: i64 = 100;
-const LARGEST_PAGE: i64 = 500;
+pub const DEFAULT_PAGE: i64 = 100;
+pub const LARGEST_PAGE: i64 = 500;
 
 /// The parameters of a request, each at most once.
 pub struct Query(Vec<(String, String)>);

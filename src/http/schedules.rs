@@ -3,12 +3,14 @@
 use axum::extract::State;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{
     Facade,
     alarms::{never_fires, parse_id, passed},
     auth::Caller,
     envelope::{Body, Data},
+    openapi::fields,
     problem::Problem,
 };
 use crate::{
@@ -25,44 +27,71 @@ use crate::{
 const DEFAULT_COUNT: i64 = 5;
 const MOST: i64 = 100;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = PreviewRequest)]
 pub struct PreviewBody {
+    #[schema(schema_with = fields::cron_expr)]
     cron_expr: Option<String>,
+    #[schema(schema_with = fields::fire_at)]
     fire_at: Option<String>,
+    #[schema(schema_with = fields::delay_seconds)]
     delay_seconds: Option<i64>,
+    #[schema(schema_with = fields::timezone)]
     timezone: Option<String>,
+    #[schema(schema_with = fields::spread_seconds)]
     spread_seconds: Option<i64>,
+    #[schema(schema_with = fields::starts_at)]
     starts_at: Option<String>,
+    #[schema(schema_with = fields::ends_at)]
     ends_at: Option<String>,
+    #[schema(schema_with = fields::preview_alarm)]
     alarm_id: Option<String>,
+    #[schema(schema_with = fields::preview_from)]
     from: Option<String>,
+    #[schema(schema_with = fields::preview_count)]
     n: Option<i64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct Preview {
+    /// The schedule in words.
     description: String,
     timezone: String,
+    /// The version of the zone rules.
     tzdb: &'static str,
     fires: Vec<FireView>,
 }
 
 /// One slot ahead. `effective_at` where the exact instant is known, else the bounds within which it lies.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Fire)]
 pub struct FireView {
+    #[schema(schema_with = fields::instant)]
     scheduled_for: String,
+    /// The same instant by the zone's clock.
+    #[schema(schema_with = fields::instant)]
     local: String,
+    /// What a change of the clocks does to it.
+    #[schema(required)]
     note: Option<String>,
     #[serde(flatten)]
     effective: Effective,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 enum Effective {
-    Known { effective_at: String },
-    Within { effective_from: String, effective_until: String },
+    Known {
+        #[schema(schema_with = fields::instant)]
+        effective_at: String,
+    },
+    Within {
+        #[schema(schema_with = fields::instant)]
+        effective_from: String,
+        #[schema(schema_with = fields::instant)]
+        effective_until: String,
+    },
 }
 
 /// How far behind its nominal instant a slot fires.
@@ -73,6 +102,19 @@ pub enum Behind {
     AtMost(TimeDelta),
 }
 
+/// Preview a schedule
+///
+/// When would this fire? The next slots of a schedule, or of an alarm, in the zone's time and in UTC, with what clock changes do to
+/// them. Nothing is stored. An `@every` without `starts_at` counts from `from`.
+#[utoipa::path(
+    post, path = "/v1/schedules/preview", tag = "schedules", operation_id = "previewSchedule",
+    request_body = PreviewBody,
+    responses(
+        (status = 200, description = "The slots ahead, in order.", body = Preview),
+        (status = 404, description = "`alarm_id` names no alarm of the agent's."),
+        (status = 409, description = "The stored schedule of the alarm cannot be read."),
+    ),
+)]
 pub async fn preview(
     State(facade): State<Facade>,
     caller: Caller,

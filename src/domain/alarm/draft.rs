@@ -13,15 +13,15 @@ use crate::domain::{
 };
 
 /// Caps in bytes, as the schema's CHECK has them.
-const LABEL_CAP: usize = 256;
-const MESSAGE_CAP: usize = 32 * 1024;
+pub const LABEL_CAP: usize = 256;
+pub const MESSAGE_CAP: usize = 32 * 1024;
 pub const MAX_FAILURES_CAP: i64 = 100;
 /// Zone rules and cron years end here.
 const LAST_INSTANT: &str = "2100-12-31T23:59:59.999999Z";
 /// 8760 h × 75: longer than any delay that could still end before the last year. It keeps the sum below from overflowing.
-const LONGEST_DELAY_SECONDS: i64 = 75 * 8760 * 3600;
+pub const LONGEST_DELAY_SECONDS: i64 = 75 * 8760 * 3600;
 /// A spread of more than a year has no series to spread over.
-const LONGEST_SPREAD_SECONDS: i64 = 8760 * 3600;
+pub const LONGEST_SPREAD_SECONDS: i64 = 8760 * 3600;
 
 /// What somebody wrote. Absent texts are empty.
 #[derive(Clone, Debug, Default, PartialEq)]

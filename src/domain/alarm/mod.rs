@@ -14,7 +14,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sha2::{Digest, Sha256};
 
 pub use changes::{Change, Changes};
-pub use draft::{Defaults, Draft, MAX_FAILURES_CAP, instant_or_delay};
+pub use draft::{
+    Defaults, Draft, LABEL_CAP, LONGEST_DELAY_SECONDS, LONGEST_SPREAD_SECONDS, MAX_FAILURES_CAP, MESSAGE_CAP,
+    instant_or_delay,
+};
 
 use super::{
     ids::AlarmId,

@@ -8,6 +8,7 @@ use serde::{
     de::{Error as _, IgnoredAny, MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::{
     domain::{
@@ -15,32 +16,51 @@ use crate::{
         invalid::{Invalid, check_correlation_id, check_key, quoted},
         labels::Labels,
     },
-    http::problem::Problem,
+    http::{openapi::fields, problem::Problem},
 };
 
 const KEY_HEADER: &str = "idempotency-key";
 
 /// `POST /v1/alarms`, and `PUT` by key.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = AlarmBody)]
 pub struct CreateBody {
+    #[schema(schema_with = fields::kind)]
     pub kind: String,
+    #[schema(schema_with = fields::label)]
     label: Option<String>,
+    #[schema(schema_with = fields::labels)]
     labels: Option<Unique<String>>,
+    #[schema(schema_with = fields::fire_at)]
     fire_at: Option<String>,
+    #[schema(schema_with = fields::delay_seconds)]
     delay_seconds: Option<i64>,
+    #[schema(schema_with = fields::cron_expr)]
     cron_expr: Option<String>,
+    #[schema(schema_with = fields::timezone)]
     timezone: Option<String>,
+    #[schema(schema_with = fields::starts_at)]
     starts_at: Option<String>,
+    #[schema(schema_with = fields::ends_at)]
     ends_at: Option<String>,
+    #[schema(schema_with = fields::spread_seconds)]
     spread_seconds: Option<i64>,
+    #[schema(schema_with = fields::misfire)]
     misfire: Option<String>,
+    #[schema(schema_with = fields::max_lateness_seconds)]
     max_lateness_seconds: Option<i64>,
+    #[schema(schema_with = fields::conversation_id)]
     conversation_id: Option<String>,
+    #[schema(schema_with = fields::wake_message, required)]
     wake_message: Option<String>,
+    #[schema(schema_with = fields::payload)]
     payload: Option<Box<RawValue>>,
+    #[schema(schema_with = fields::idempotency_key)]
     pub idempotency_key: Option<String>,
+    #[schema(schema_with = fields::max_failures)]
     max_failures: Option<i64>,
+    #[schema(schema_with = fields::correlation_id)]
     correlation_id: Option<String>,
 }
 
@@ -98,43 +118,63 @@ pub fn check(draft: Draft, invalid: Vec<Invalid>, defaults: Defaults) -> Result<
 }
 
 /// `PATCH /v1/alarms/{id}`: a merge patch. What is not there stays, `null` goes back to its default.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = AlarmPatch)]
 pub struct PatchBody {
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::label)]
     label: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::label_changes)]
     labels: Change<Unique<Option<String>>>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::fire_at)]
     fire_at: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::delay_seconds)]
     delay_seconds: Change<i64>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::cron_expr)]
     cron_expr: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::timezone)]
     timezone: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::starts_at)]
     starts_at: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::ends_at)]
     ends_at: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::spread_seconds)]
     spread_seconds: Change<i64>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::misfire)]
     misfire: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::max_lateness_seconds)]
     max_lateness_seconds: Change<i64>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::conversation_id)]
     conversation_id: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::wake_message)]
     wake_message: Change<String>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::payload)]
     payload: Change<Box<RawValue>>,
     #[serde(default, deserialize_with = "change")]
+    #[schema(schema_with = fields::max_failures)]
     max_failures: Change<i64>,
     // What makes an alarm this alarm.
+    #[schema(ignore)]
     id: Option<IgnoredAny>,
+    #[schema(ignore)]
     kind: Option<IgnoredAny>,
+    #[schema(ignore)]
     idempotency_key: Option<IgnoredAny>,
+    #[schema(ignore)]
     correlation_id: Option<IgnoredAny>,
 }
 
@@ -179,10 +219,13 @@ fn change<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Re
 }
 
 /// `POST /v1/alarms/{id}/rearm`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Rearm)]
 pub struct RearmBody {
+    #[schema(schema_with = fields::fire_at)]
     pub fire_at: Option<String>,
+    #[schema(schema_with = fields::delay_seconds)]
     pub delay_seconds: Option<i64>,
 }
 

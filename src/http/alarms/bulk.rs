@@ -2,6 +2,7 @@
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::read::statuses;
 use crate::{
@@ -10,30 +11,52 @@ use crate::{
         Facade,
         auth::Caller,
         envelope::{Body, Data},
+        openapi::fields,
         problem::Problem,
     },
     store::alarms::{Action, Bulk},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = BulkAction)]
 pub struct BulkBody {
+    #[schema(schema_with = fields::action)]
     action: String,
+    #[schema(schema_with = fields::selector)]
     selector: String,
+    #[schema(schema_with = fields::statuses)]
     status: Option<String>,
+    /// Tell what would happen, and do nothing.
     #[serde(default)]
     dry_run: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = BulkResult)]
 pub struct BulkView {
+    /// How many alarms the selector and the statuses mean.
     matched: usize,
+    /// How many of them were changed, or would be.
     changed: usize,
+    /// How many were left as they are: managed by a resource, unfit for the action, so already, or beyond the agent's quota.
     skipped: usize,
+    /// Those that were changed, or would be, oldest first.
+    #[schema(value_type = Vec<Uuid>)]
     ids: Vec<AlarmId>,
+    /// Whether more could be changed than one call handles: call again.
     truncated: bool,
 }
 
+/// Act on many alarms at once
+///
+/// Cancels, pauses, resumes or re-arms every alarm of the agent that the label selector means. Alarms that a resource manages are
+/// skipped. With `dry_run` it only tells what it would do; without, repeat the call while `truncated` is true.
+#[utoipa::path(
+    post, path = "/v1/alarms/bulk", tag = "alarms", operation_id = "bulkAlarms",
+    request_body = BulkBody,
+    responses((status = 200, description = "What was done, or would be.", body = BulkView)),
+)]
 pub async fn bulk(
     State(facade): State<Facade>,
     caller: Caller,

@@ -24,11 +24,25 @@ use crate::{
         Facade,
         auth::Caller,
         envelope::{Body, Data},
+        openapi::parameters,
         problem::Problem,
     },
     store::alarms::{Alarm, Created, NotPlaced, Placed, Placement, Request},
 };
 
+/// Create an alarm
+///
+/// With an idempotency key, in the body or the header, a repeated request finds the alarm that the first one made (`deduped: true`),
+/// whatever has become of that since; it never makes a second one and never re-arms the first.
+#[utoipa::path(
+    post, path = "/v1/alarms", tag = "alarms", operation_id = "createAlarm",
+    params(parameters::IdempotencyKey, parameters::Traceparent),
+    request_body = CreateBody,
+    responses(
+        (status = 200, description = "The alarm is stored and will fire.", body = Receipt),
+        (status = 409, description = "The key stands for an alarm of another kind, or for one that a resource manages."),
+    ),
+)]
 pub async fn create(
     State(facade): State<Facade>,
     caller: Caller,
@@ -100,6 +114,20 @@ fn new_id() -> AlarmId {
     AlarmId::from_uuid(Uuid::now_v7())
 }
 
+/// Create or replace an alarm by its key
+///
+/// Makes the key stand for what the body says. An equal definition of an active alarm changes nothing, so that it can be sent on
+/// every start of an agent; anything else re-arms it, also when it is over. `delay_seconds` counts anew from each request. It lifts
+/// the owner's pause and no other.
+#[utoipa::path(
+    put, path = "/v1/alarms/by-key/{idempotency_key}", tag = "alarms", operation_id = "putAlarmByKey",
+    params(parameters::Key, parameters::IdempotencyKey, parameters::Traceparent),
+    request_body = CreateBody,
+    responses(
+        (status = 200, description = "The key stands for this alarm.", body = PutView),
+        (status = 409, description = "The key stands for an alarm that a resource manages."),
+    ),
+)]
 pub async fn put(
     State(facade): State<Facade>,
     caller: Caller,

@@ -22,11 +22,23 @@ use crate::{
         Facade,
         auth::Caller,
         envelope::{Body, BodyIfAny, Data, NoBody},
+        openapi::parameters,
         problem::Problem,
     },
     store::alarms::{Cancelled, Edited, NotPatched, Patch},
 };
 
+/// Cancel an alarm
+///
+/// Idempotent: an alarm that is over already stays what it is, and the answer tells.
+#[utoipa::path(
+    delete, path = "/v1/alarms/{id}", tag = "alarms", operation_id = "cancelAlarm",
+    params(parameters::AlarmId),
+    responses(
+        (status = 200, description = "The alarm, which is over.", body = CancelView),
+        (status = 409, description = "A resource manages the alarm; edit or delete that."),
+    ),
+)]
 pub async fn cancel(
     State(facade): State<Facade>,
     caller: Caller,
@@ -39,6 +51,19 @@ pub async fn cancel(
     }
 }
 
+/// Change an alarm
+///
+/// A JSON merge patch: what is not there stays, `null` goes back to its default, `payload` is replaced whole, `fire_at` and
+/// `delay_seconds` replace each other. `kind`, `id`, `idempotency_key` and `correlation_id` do not change.
+#[utoipa::path(
+    patch, path = "/v1/alarms/{id}", tag = "alarms", operation_id = "patchAlarm",
+    params(parameters::AlarmId, parameters::IfMatch),
+    request_body(content((PatchBody = "application/json"), (PatchBody = "application/merge-patch+json"))),
+    responses(
+        (status = 200, description = "The alarm as it is now.", body = View),
+        (status = 409, description = "A resource manages the alarm, the alarm is over, or it is not at the revision that `If-Match` names (`details.revision` says which it is at)."),
+    ),
+)]
 pub async fn patch(
     State(facade): State<Facade>,
     caller: Caller,
@@ -58,6 +83,17 @@ pub async fn patch(
     told(facade.store.patch_if_owned(&caller.owner, id, &patch).await?, caller.now)
 }
 
+/// Pause an alarm
+///
+/// It does not fire until it is resumed. Repeating it changes nothing. There is no body.
+#[utoipa::path(
+    post, path = "/v1/alarms/{id}/pause", tag = "alarms", operation_id = "pauseAlarm",
+    params(parameters::AlarmId),
+    responses(
+        (status = 200, description = "The alarm, paused.", body = View),
+        (status = 409, description = "A resource manages the alarm, or it is over."),
+    ),
+)]
 pub async fn pause(
     State(facade): State<Facade>,
     caller: Caller,
@@ -67,6 +103,17 @@ pub async fn pause(
     told(facade.store.pause_if_owned(&caller.owner, id).await?, caller.now)
 }
 
+/// Resume an alarm
+///
+/// Lifts the owner's pause and no other. What its slots were meanwhile is for `misfire` to say. There is no body.
+#[utoipa::path(
+    post, path = "/v1/alarms/{id}/resume", tag = "alarms", operation_id = "resumeAlarm",
+    params(parameters::AlarmId),
+    responses(
+        (status = 200, description = "The alarm.", body = View),
+        (status = 409, description = "A resource manages the alarm, or it is over."),
+    ),
+)]
 pub async fn resume(
     State(facade): State<Facade>,
     caller: Caller,
@@ -76,6 +123,17 @@ pub async fn resume(
     told(facade.store.resume_if_owned(&caller.owner, id).await?, caller.now)
 }
 
+/// Fire an alarm now
+///
+/// Its next occurrence is due at once; a series goes on from there as planned. There is no body.
+#[utoipa::path(
+    post, path = "/v1/alarms/{id}/fire", tag = "alarms", operation_id = "fireAlarm",
+    params(parameters::AlarmId),
+    responses(
+        (status = 200, description = "The alarm, due.", body = View),
+        (status = 409, description = "A resource manages the alarm, it is not active, or a wake of it is due or on its way."),
+    ),
+)]
 pub async fn fire(
     State(facade): State<Facade>,
     caller: Caller,
@@ -85,6 +143,19 @@ pub async fn fire(
     told(facade.store.fire_if_owned(&caller.owner, id).await?, caller.now)
 }
 
+/// Arm an alarm again
+///
+/// For one that has fired, failed or was cancelled. A once alarm whose instant has passed needs a new one, in the body; otherwise
+/// the body may be left out.
+#[utoipa::path(
+    post, path = "/v1/alarms/{id}/rearm", tag = "alarms", operation_id = "rearmAlarm",
+    params(parameters::AlarmId),
+    request_body = RearmBody,
+    responses(
+        (status = 200, description = "The alarm, active again.", body = View),
+        (status = 409, description = "A resource manages the alarm, or it is not over."),
+    ),
+)]
 pub async fn rearm(
     State(facade): State<Facade>,
     caller: Caller,

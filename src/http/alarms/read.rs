@@ -2,6 +2,7 @@
 
 use axum::extract::{RawQuery, State};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{
     AlarmPath,
@@ -18,12 +19,21 @@ use crate::{
         Facade,
         auth::Caller,
         envelope::Data,
+        openapi::parameters,
         problem::Problem,
         query::{Page, Query},
     },
     store::alarms::Filter,
 };
 
+/// Get an alarm
+///
+/// Also one that is over, until retention removes it, and one that a resource manages.
+#[utoipa::path(
+    get, path = "/v1/alarms/{id}", tag = "alarms", operation_id = "getAlarm",
+    params(parameters::AlarmId),
+    responses((status = 200, description = "The alarm.", body = View)),
+)]
 pub async fn get(
     State(facade): State<Facade>,
     caller: Caller,
@@ -33,14 +43,29 @@ pub async fn get(
     alarm.map(|alarm| Data(View::of(alarm, caller.now))).ok_or_else(Problem::no_such_alarm)
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = AlarmList)]
 pub struct List {
     alarms: Vec<View>,
+    /// How many there are on this page.
     count: usize,
+    /// Where the next page begins; left out on the last one.
+    #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
+/// List alarms
+///
+/// The agent's own, the newest first, page by page. An unknown parameter is refused: a filter that is misspelt would show everything.
+#[utoipa::path(
+    get, path = "/v1/alarms", tag = "alarms", operation_id = "listAlarms",
+    params(parameters::Filter, parameters::Page),
+    responses(
+        (status = 200, description = "A page of alarms.", body = List),
+        (status = 400, description = "A parameter is unknown, given twice or not what it should be."),
+    ),
+)]
 pub async fn list(
     State(facade): State<Facade>,
     caller: Caller,
@@ -53,14 +78,30 @@ pub async fn list(
     Ok(Data(List { count: alarms.len(), alarms, next_cursor }))
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = AttemptList)]
 pub struct Attempts {
     attempts: Vec<AttemptView>,
+    /// How many there are on this page.
     count: usize,
+    /// Where the next page begins; left out on the last one.
+    #[schema(nullable = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
+/// List an alarm's attempts
+///
+/// What became of every try to deliver a wake, the newest first. A run of slots that had no try is one line with `attempt: 0` and
+/// `first_at`, `last_at`, `slots` and `reason`.
+#[utoipa::path(
+    get, path = "/v1/alarms/{id}/attempts", tag = "alarms", operation_id = "listAttempts",
+    params(parameters::AlarmId, parameters::Page),
+    responses(
+        (status = 200, description = "A page of attempts.", body = Attempts),
+        (status = 400, description = "A parameter is unknown, given twice or not what it should be."),
+    ),
+)]
 pub async fn attempts(
     State(facade): State<Facade>,
     caller: Caller,
@@ -82,7 +123,7 @@ pub struct Asked {
     pub page: Page,
 }
 
-const LIST_PARAMETERS: &[&str] =
+pub const LIST_PARAMETERS: &[&str] =
     &["status", "kind", "label_prefix", "labels", "correlation_id", "due_after", "due_before", "limit", "cursor"];
 
 impl Asked {

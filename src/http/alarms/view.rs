@@ -3,6 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
         labels::Labels,
         rfc3339,
     },
+    http::openapi::fields,
     store::{
         alarms::{Alarm, Resource},
         attempts::Entry,
@@ -22,13 +24,18 @@ use crate::{
 const UPCOMING: usize = 5;
 
 /// What creation answers.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct Receipt {
+    #[schema(value_type = Uuid)]
     id: AlarmId,
+    #[schema(schema_with = fields::status)]
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = fields::instant)]
     next_fire_at: Option<String>,
+    #[schema(schema_with = fields::instant)]
     scheduled_for: String,
+    /// Whether the key stood for this alarm already.
     deduped: bool,
 }
 
@@ -45,51 +52,85 @@ impl Receipt {
 }
 
 /// An alarm as its owner sees it.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Alarm)]
 pub struct View {
+    #[schema(value_type = Uuid)]
     id: AlarmId,
     label: String,
     labels: Labels,
+    #[schema(schema_with = fields::seen_kind)]
     kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = fields::instant)]
     fire_at: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     cron_expr: String,
     timezone: String,
+    #[schema(schema_with = fields::instant_or_null, required)]
     starts_at: Option<String>,
+    #[schema(schema_with = fields::instant_or_null, required)]
     ends_at: Option<String>,
+    #[schema(minimum = 0)]
     spread_seconds: i64,
+    /// The schedule in words.
     description: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = fields::instant)]
     next_fire_at: Option<String>,
+    #[schema(schema_with = fields::instant)]
     scheduled_for: String,
+    #[schema(schema_with = fields::instants)]
     upcoming: Vec<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     conversation_id: String,
     wake_message: String,
+    #[schema(schema_with = fields::seen_payload)]
     payload: Box<RawValue>,
+    #[schema(schema_with = fields::status)]
     status: &'static str,
+    #[schema(schema_with = fields::paused_by)]
     paused_by: Vec<&'static str>,
     #[serde(skip_serializing_if = "String::is_empty")]
     idempotency_key: String,
+    /// Goes with every wake.
     correlation_id: String,
+    #[schema(schema_with = fields::seen_misfire)]
     misfire: String,
+    #[schema(required, minimum = 1)]
     max_lateness_seconds: Option<i64>,
+    #[schema(minimum = 0)]
     max_failures: i32,
+    /// Failed attempts at the occurrence it stands at.
+    #[schema(minimum = 0)]
     failure_count: i32,
+    /// What the last failed attempt met; empty if the last one went well.
     last_error: String,
+    /// Wakes that the router took.
+    #[schema(minimum = 0)]
     fired_count: i64,
+    /// Slots that passed too late to fire.
+    #[schema(minimum = 0)]
     missed_count: i64,
+    #[schema(schema_with = fields::cancelled_by, required)]
     cancelled_by: Option<String>,
+    #[schema(schema_with = fields::source)]
     source: String,
+    /// The resource that manages it, if one does: then it is edited there and not here.
+    #[schema(required)]
     resource: Option<ResourceView>,
+    /// Grows with every change; for `If-Match`.
     revision: i64,
+    #[schema(schema_with = fields::instant)]
     created_at: String,
+    #[schema(schema_with = fields::instant)]
     updated_at: String,
+    #[schema(schema_with = fields::instant_or_null, required)]
     last_fired_at: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Resource)]
 struct ResourceView {
     cluster: Uuid,
     namespace: String,
@@ -97,19 +138,24 @@ struct ResourceView {
 }
 
 /// The answer to a cancellation.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = CancelledAlarm)]
 pub struct CancelView {
     #[serde(flatten)]
     pub view: View,
+    /// Whether a wake was on its way when it was cancelled: that one may still arrive.
     pub in_flight: bool,
 }
 
 /// The answer to a `PUT`.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = PlacedAlarm)]
 pub struct PutView {
     #[serde(flatten)]
     pub view: View,
+    /// Whether the key was new.
     pub created: bool,
+    /// Whether anything is different now.
     pub changed: bool,
 }
 
@@ -181,37 +227,50 @@ fn upcoming(alarm: &Alarm, timing: &Timing, now: DateTime<Utc>) -> Vec<String> {
 }
 
 /// One line of an alarm's history: a try, or (`attempt: 0`) a run of slots that had none.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Attempt)]
 pub struct AttemptView {
+    /// The same over all attempts at one occurrence; what a receiver dedupes on.
+    #[schema(value_type = Option<Uuid>, required)]
     delivery_id: Option<DeliveryId>,
+    #[schema(schema_with = fields::instant)]
     scheduled_for: String,
+    /// Counts from 1; 0 for a run of slots.
+    #[schema(minimum = 0)]
     attempt: i32,
+    #[schema(schema_with = fields::instant)]
     started_at: String,
+    #[schema(minimum = 0)]
     duration_ms: i64,
+    #[schema(schema_with = fields::outcome)]
     outcome: &'static str,
+    /// What the router answered, if it did.
+    #[schema(required)]
     http_status: Option<i32>,
     error: String,
+    /// The dispatcher that tried.
+    #[schema(required)]
     worker: Option<Uuid>,
-    #[serde(flatten)]
-    run: Option<RunView>,
-}
-
-#[derive(Serialize)]
-struct RunView {
-    first_at: String,
-    last_at: String,
-    slots: u64,
-    reason: String,
+    /// Of a run: its first slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = fields::instant)]
+    first_at: Option<String>,
+    /// Of a run: its last slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = fields::instant)]
+    last_at: Option<String>,
+    /// Of a run: how many slots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    slots: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = fields::reason)]
+    reason: Option<String>,
 }
 
 impl AttemptView {
     pub fn of(entry: Entry) -> Self {
-        let run = entry.run().map(|run| RunView {
-            first_at: rfc3339(run.first),
-            last_at: rfc3339(run.last),
-            slots: run.slots,
-            reason: entry.reason.clone().unwrap_or_default(),
-        });
+        let run = entry.run();
         Self {
             delivery_id: entry.delivery_id(),
             scheduled_for: rfc3339(entry.scheduled_for),
@@ -222,7 +281,10 @@ impl AttemptView {
             http_status: entry.http_status,
             error: entry.error,
             worker: entry.worker,
-            run,
+            first_at: run.as_ref().map(|run| rfc3339(run.first)),
+            last_at: run.as_ref().map(|run| rfc3339(run.last)),
+            slots: run.as_ref().map(|run| run.slots),
+            reason: run.and(entry.reason),
         }
     }
 }

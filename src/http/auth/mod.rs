@@ -7,7 +7,7 @@
 //! very key (`CHRONOS_ENROLMENT=registered`), and is looked up with every request.
 
 mod secrets;
-mod sign_in;
+pub mod sign_in;
 
 use axum::{
     extract::{FromRequestParts, Request, State},

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use axum::{extract::State, response::IntoResponse};
+use axum::extract::State;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ed25519_dalek::{Signature, VerifyingKey};
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     domain::access::{Did, TOKEN_LIFETIME, challenge_text},
     http::{
         Facade,
         envelope::{Body, Data},
+        openapi::fields,
         problem::Problem,
     },
 };
@@ -22,19 +23,47 @@ const CHALLENGE_LIFETIME: Duration = Duration::from_secs(120);
 const MOST_OPEN: i64 = 20;
 const NONCE_BYTES: usize = 24;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ChallengeRequest)]
 pub struct ChallengeBody {
+    #[schema(schema_with = fields::did)]
     did: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VerifyBody {
-    did: String,
-    public_key: String,
+#[derive(Serialize, ToSchema)]
+pub struct Challenge {
+    #[schema(schema_with = fields::did)]
+    did: Did,
     nonce: String,
+    /// The text to sign, in UTF-8.
+    message: String,
+    /// In seconds.
+    expires_in: u64,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ProofOfKey)]
+pub struct VerifyBody {
+    #[schema(schema_with = fields::did)]
+    did: String,
+    #[schema(schema_with = fields::public_key)]
+    public_key: String,
+    /// That of the challenge.
+    nonce: String,
+    #[schema(schema_with = fields::signature)]
     signature: String,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Token {
+    /// To be sent as `X-Chronos-Agent`.
+    token: String,
+    /// The user whose agent it is.
+    owner_user_id: String,
+    /// In seconds.
+    expires_in: i64,
 }
 
 /// What a caller says to prove who it is: well-formed, not yet believed.
@@ -46,19 +75,39 @@ pub struct Proof {
     signature: [u8; 64],
 }
 
-/// The answer is alike for known and unknown DIDs: it tells nobody who is enrolled.
+/// Ask for a challenge
+///
+/// The first step of signing in: a text to sign with the key that the DID names, within two minutes. An agent has at most 20 open
+/// challenges; one more replaces its oldest. The answer is alike for known and unknown DIDs: it tells nobody who is enrolled.
+#[utoipa::path(
+    post, path = "/v1/agent/auth/challenge", tag = "sign in", operation_id = "challenge",
+    request_body = ChallengeBody,
+    responses((status = 200, description = "The text to sign.", body = Challenge)),
+)]
 pub async fn challenge(
     State(facade): State<Facade>,
     Body(body): Body<ChallengeBody>,
-) -> Result<impl IntoResponse, Problem> {
+) -> Result<Data<Challenge>, Problem> {
     let did = body.did()?;
     let nonce = URL_SAFE_NO_PAD.encode(rand::random::<[u8; NONCE_BYTES]>());
     facade.store.open_challenge(&did, &nonce, CHALLENGE_LIFETIME, MOST_OPEN).await?;
     let message = challenge_text(&did, &nonce);
-    Ok(Data(json!({ "did": did, "nonce": nonce, "message": message, "expires_in": CHALLENGE_LIFETIME.as_secs() })))
+    Ok(Data(Challenge { did, nonce, message, expires_in: CHALLENGE_LIFETIME.as_secs() }))
 }
 
-pub async fn verify(State(facade): State<Facade>, Body(body): Body<VerifyBody>) -> Result<impl IntoResponse, Problem> {
+/// Sign in
+///
+/// Proves with a signature of the challenge that the agent holds its DID's key, and gives it a token for a day. Each challenge works
+/// once.
+#[utoipa::path(
+    post, path = "/v1/agent/auth/verify", tag = "sign in", operation_id = "verify",
+    request_body = VerifyBody,
+    responses(
+        (status = 200, description = "The agent's token.", body = Token),
+        (status = 401, description = "The transport token is missing or wrong; or the challenge is unknown, expired or used, the key is not the DID's, the signature is not the key's, or the agent is not enrolled. One answer for all of them."),
+    ),
+)]
+pub async fn verify(State(facade): State<Facade>, Body(body): Body<VerifyBody>) -> Result<Data<Token>, Problem> {
     // What is malformed is told before the nonce is consumed: the caller can mend it and try again.
     let proof = body.proof()?;
     // Everything after this line is one answer, 401, and the nonce is gone whatever it is.
@@ -68,7 +117,7 @@ pub async fn verify(State(facade): State<Facade>, Body(body): Body<VerifyBody>) 
     }
     let did = proof.did;
     let token = facade.auth.sign(&did, facade.clock.now());
-    Ok(Data(json!({ "token": token, "owner_user_id": did.user_id(), "expires_in": TOKEN_LIFETIME.num_seconds() })))
+    Ok(Data(Token { token, owner_user_id: did.user_id().to_owned(), expires_in: TOKEN_LIFETIME.num_seconds() }))
 }
 
 /// The whole key counts: the DID holds a quarter of it, which others could match by search.

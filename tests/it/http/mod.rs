@@ -6,6 +6,7 @@ mod edit;
 mod foreign;
 mod history;
 mod list;
+mod openapi;
 mod preview;
 mod put;
 mod quotas;

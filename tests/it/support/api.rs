@@ -48,13 +48,16 @@ impl Api {
         Self { bearer: bearer.map(str::to_owned), ..self.clone() }
     }
 
+    /// The headers that prove who it is.
+    pub fn credentials(&self) -> Vec<(&'static str, String)> {
+        let bearer = self.bearer.iter().map(|bearer| ("Authorization", format!("Bearer {bearer}")));
+        bearer.chain(self.agent.iter().map(|agent| ("X-Chronos-Agent", agent.clone()))).collect()
+    }
+
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let mut request = self.client.request(method, format!("{}{path}", self.base));
-        if let Some(bearer) = &self.bearer {
-            request = request.header("authorization", format!("Bearer {bearer}"));
-        }
-        if let Some(agent) = &self.agent {
-            request = request.header("x-chronos-agent", agent);
+        for (name, value) in self.credentials() {
+            request = request.header(name, value);
         }
         request
     }

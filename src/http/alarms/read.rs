@@ -57,7 +57,8 @@ pub struct List {
 
 /// List alarms
 ///
-/// The agent's own, the newest first, page by page. An unknown parameter is refused: a filter that is misspelt would show everything.
+/// The agent's own, the newest first, page by page. A page whose messages and payloads reach 8 MiB ends there, `next_cursor` says where it
+/// goes on. An unknown parameter is refused: a filter that is misspelt would show everything.
 #[utoipa::path(
     get, path = "/v1/alarms", tag = "alarms", operation_id = "listAlarms",
     params(parameters::Filter, parameters::Page),

@@ -1,6 +1,7 @@
 //! Alarms, newest first, page by page.
 
 use chrono::{DateTime, Utc};
+use futures::TryStreamExt;
 use serde::Serialize;
 
 use super::{Alarm, columns};
@@ -36,6 +37,10 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
+/// A page ends with the alarm that brings messages and payloads to this many bytes: 500 of the largest would be 140 MB, and a few who
+/// ask for them at once would be the end of the process.
+const PAGE_BYTES: usize = 8 * 1024 * 1024;
+
 /// The list, as `EXPLAIN` sees it too.
 pub const LIST: &str = concat!("SELECT ", columns!(), " ", include_str!("../sql/list_alarms.sql"));
 
@@ -43,28 +48,35 @@ impl Store {
     /// The owner's alarms. A page is stable under inserts: what comes in later is newer than any cursor.
     pub async fn list_owned(&self, owner: &Did, filter: &Filter, after: Option<Cursor>, limit: i64) -> Result<Page> {
         let statuses: Vec<&str> = filter.statuses.iter().map(|status| status.as_str()).collect();
-        let found: Vec<Alarm> = self
-            .ask("listing alarms", async |db| {
-                sqlx::query_as(LIST)
-                    .bind(owner.as_str())
-                    .bind((!statuses.is_empty()).then_some(statuses))
-                    .bind(filter.kind.map(Kind::as_str))
-                    .bind(filter.label_prefix.as_deref())
-                    .bind(filter.correlation_id.as_deref())
-                    .bind(filter.due_after)
-                    .bind(filter.due_before)
-                    .bind(requirements(&filter.selector))
-                    .bind(after.map(|cursor| cursor.at))
-                    .bind(after.map(|cursor| cursor.id))
-                    // One more than asked for says whether there is another page.
-                    .bind(limit.saturating_add(1))
-                    .fetch_all(db)
-                    .await
-            })
-            .await?;
         let place = |alarm: &Alarm| Cursor { at: alarm.when.created_at, id: alarm.id.as_uuid() };
-        let (alarms, next) = cursor::page(found, limit, place);
-        Ok(Page { alarms, next })
+        self.ask("listing alarms", async |db| {
+            let mut rows = sqlx::query_as::<_, Alarm>(LIST)
+                .bind(owner.as_str())
+                .bind((!statuses.is_empty()).then_some(statuses))
+                .bind(filter.kind.map(Kind::as_str))
+                .bind(filter.label_prefix.as_deref())
+                .bind(filter.correlation_id.as_deref())
+                .bind(filter.due_after)
+                .bind(filter.due_before)
+                .bind(requirements(&filter.selector))
+                .bind(after.map(|cursor| cursor.at))
+                .bind(after.map(|cursor| cursor.id))
+                // One more than asked for says whether there is another page.
+                .bind(limit.saturating_add(1))
+                .fetch(db);
+            let (mut alarms, mut bytes): (Vec<Alarm>, usize) = (Vec::new(), 0);
+            while let Some(alarm) = rows.try_next().await? {
+                if bytes >= PAGE_BYTES {
+                    let next = alarms.last().map(place);
+                    return Ok(Page { alarms, next });
+                }
+                bytes += alarm.wake_message.len() + alarm.payload.len();
+                alarms.push(alarm);
+            }
+            let (alarms, next) = cursor::page(alarms, limit, place);
+            Ok(Page { alarms, next })
+        })
+        .await
     }
 }
 

@@ -37,10 +37,19 @@ async fn who_follows_the_agents_guide_sees_what_it_shows_and_every_wake() {
                 let value = |name: &str| match name {
                     "CHRONOS_URL" => ready["api_url"].clone(),
                     "CHRONOS_TOKEN" => ready["token"].clone(),
+                    "CHRONOS_POSTGRES_URI" => ready["postgres_uri"].clone(),
                     _ => panic!("{}: the reader cannot know what to set {name} to", block.place),
                 };
-                let settings = names.map(|(name, _)| (name.to_owned(), value(name))).collect();
-                terminal = Some(folder.terminal(&settings).await);
+                let settings: HashMap<String, String> = names.map(|(name, _)| (name.to_owned(), value(name))).collect();
+                // The first opens the terminal; what is set later is typed into it.
+                match &mut terminal {
+                    None => terminal = Some(folder.terminal(&settings).await),
+                    Some(terminal) => {
+                        for (name, value) in settings {
+                            terminal.run(&format!("export {name}='{value}'")).await;
+                        }
+                    }
+                }
             }
             Role::Run => printed = terminal.as_mut().unwrap().run(&block.text).await,
             Role::Output => block.assert_shows(&printed),

@@ -49,9 +49,9 @@ impl Folder {
         // The guides' chronosd takes its usual ports and folder; tests run many at once.
         let chronosd = path.join("bin/chronosd");
         let script = format!(
-            "#!/bin/sh\nexec '{}' \"$@\" --port 0 --metrics-port 0 --data-dir '{}'\n",
-            env!("CARGO_BIN_EXE_chronosd"),
-            path.join("data").display()
+            "#!/bin/sh\n[ \"$1\" != dev ] || set -- \"$@\" --port 0 --metrics-port 0 --data-dir '{}'\nexec '{}' \"$@\"\n",
+            path.join("data").display(),
+            env!("CARGO_BIN_EXE_chronosd")
         );
         fs::write(&chronosd, script).unwrap();
         fs::set_permissions(&chronosd, fs::Permissions::from_mode(0o755)).unwrap();

@@ -87,3 +87,23 @@ async fn a_parameter_that_cannot_be_understood_is_refused_by_name() {
         assert_eq!(api.get(&format!("/v1/alarms?limit={clamped}")).await.status, 200, "{clamped}");
     }
 }
+
+#[tokio::test]
+async fn a_page_of_heavy_alarms_ends_early_and_says_where_it_goes_on() {
+    let (_world, _daemon, api) = door().await;
+    let heavy = json!({ "kind": "once", "delay_seconds": 3600, "wake_message": "m", "payload": "x".repeat(250_000) });
+    // 40 of them weigh 10 MB.
+    let ids = futures::future::join_all((0..40).map(|_| created(&api, &heavy))).await;
+    let (mut seen, mut pages, mut query) = (Vec::new(), 0, "limit=500".to_owned());
+    loop {
+        let page = api.get(&format!("/v1/alarms?{query}")).await.data();
+        seen.extend(page["alarms"].as_array().unwrap().iter().map(|alarm| alarm["id"].as_str().unwrap().to_owned()));
+        pages += 1;
+        let Some(cursor) = page.get("next_cursor").and_then(Value::as_str) else { break };
+        query = format!("limit=500&cursor={cursor}");
+    }
+    let (mut seen, mut ids) = (seen, ids);
+    seen.sort();
+    ids.sort();
+    assert_eq!((seen, pages), (ids, 2));
+}

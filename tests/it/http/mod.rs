@@ -12,6 +12,7 @@ mod put;
 mod quotas;
 mod rotation;
 mod server;
+mod sign_in;
 mod tls;
 
 use chrono::SubsecRound;

@@ -38,7 +38,7 @@ async fn every_route_is_in_the_document_and_nothing_else() {
 
     // The methods, by what the facade itself says that each path takes.
     let world = World::new().await;
-    let daemon = world.chronosd("api").await;
+    let daemon = world.chronosd_with("api", &[("CHRONOS_OWNER_RATE", "0")]).await;
     let api = AgentKey::of("ann").sign_in(&daemon.api_url()).await;
     for path in described {
         let response = api.request(Method::TRACE, path).send().await.unwrap();
@@ -86,7 +86,7 @@ fn every_operation_says_what_it_needs_to() {
 #[tokio::test]
 async fn the_document_and_its_page_are_there_for_everybody() {
     let world = World::new().await;
-    let daemon = world.chronosd("api").await;
+    let daemon = world.chronosd_with("api", &[("CHRONOS_OWNER_RATE", "0")]).await;
     let anybody = Api::new(&daemon.api_url()).with_bearer(None);
 
     let served = anybody.request(Method::GET, "/openapi.json").send().await.unwrap();
@@ -115,7 +115,7 @@ async fn the_document_and_its_page_are_there_for_everybody() {
 #[tokio::test]
 async fn every_operation_asks_for_the_credentials_that_it_names() {
     let world = World::new().await;
-    let daemon = world.chronosd("api").await;
+    let daemon = world.chronosd_with("api", &[("CHRONOS_OWNER_RATE", "0")]).await;
     let agent = AgentKey::of("ann").sign_in(&daemon.api_url()).await;
     let stranger = Api::new(&daemon.api_url());
     let without_bearer = agent.with_bearer(None);
@@ -133,7 +133,7 @@ async fn every_operation_asks_for_the_credentials_that_it_names() {
 #[tokio::test]
 async fn the_facade_does_what_its_document_says() {
     let world = World::new().await;
-    let daemon = world.chronosd("api").await;
+    let daemon = world.chronosd_with("api", &[("CHRONOS_OWNER_RATE", "0")]).await;
     let url = daemon.api_url();
     let api = AgentKey::of("ann").sign_in(&url).await;
     let found = schemathesis(&url, &api, CHECKS).await;

@@ -43,6 +43,7 @@ is resumed, beside whatever else pauses them.
 Example:
   chronosd agent suspend did:matrix:ann:d75a980182b10ab7")]
     Suspend {
+        /// The agent: did:matrix:<user id>:<first 16 hex digits of its public key>
         #[arg(value_name = "DID", value_parser = did)]
         did: Did,
     },
@@ -54,6 +55,7 @@ at once.
 Example:
   chronosd agent resume did:matrix:ann:d75a980182b10ab7")]
     Resume {
+        /// The agent: did:matrix:<user id>:<first 16 hex digits of its public key>
         #[arg(value_name = "DID", value_parser = did)]
         did: Did,
     },
@@ -67,6 +69,7 @@ finds its alarms, and they go on. What was attempted stays in the history.
 Example:
   chronosd agent remove did:matrix:ann:d75a980182b10ab7 --purge")]
     Remove {
+        /// The agent: did:matrix:<user id>:<first 16 hex digits of its public key>
         #[arg(value_name = "DID", value_parser = did)]
         did: Did,
         /// Also cancels its alarms and deletes its service calls and sessions
@@ -263,7 +266,10 @@ async fn remove_and_purge(store: &Store, did: &Did) -> anyhow::Result<ExitCode> 
     if enrolled {
         store.remove_agent_unless_managed(did).await?;
     } else if purged == Purged::default() {
-        return Ok(refuse("agent remove", &format!("{}, and it owns nothing", unknown(did))));
+        return Ok(refuse(
+            "agent remove",
+            &format!("{did} is not enrolled and owns nothing; `chronosd agent list` shows who is enrolled"),
+        ));
     }
     say(&format!(
         "{did} is removed; {} {} cancelled, {} and {} deleted",

@@ -115,7 +115,7 @@ async fn look_at_database(database: &Database) -> (Finding, Finding) {
     };
     let schema = store.check_schema().await;
     store.close().await;
-    (reachable, schema.map(|()| "known, and up to date".to_owned()).map_err(|error| chain(&error)))
+    (reachable, schema.map(|()| "this version can work with it".to_owned()).map_err(|error| chain(&error)))
 }
 
 async fn look_at_cluster(cluster: &run::Cluster, roles: Roles) -> Finding {

@@ -83,10 +83,24 @@ Example:
     /// Checks what `run` needs: configuration, database, schema, CRDs, router
     Check(check::Options),
     /// Enrols, lists, suspends, resumes and removes agents; gives one another key
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Reads CHRONOS_POSTGRES_URI, or the file that CHRONOS_POSTGRES_URI_FILE names.
+
+Example:
+  chronosd agent add did:matrix:ann:d75a980182b10ab7 --public-key d75a980182b10ab7…"
+    )]
     Agent(agent::Command),
     /// Lists and shows alarms of all owners, and arms those that failed again
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Reads CHRONOS_POSTGRES_URI, or the file that CHRONOS_POSTGRES_URI_FILE names.
+
+Example:
+  chronosd alarm list --status failed"
+    )]
     Alarm(alarm::Command),
     /// Holds all deliveries for maintenance, or lets them go on
     #[command(subcommand)]

@@ -11,6 +11,8 @@ const NAME_CAP: usize = 63;
 const PREFIX_CAP: usize = 253;
 /// Enough for any hand-written selector, and a bound for the work per row.
 pub const SELECTOR_CAP: usize = 1024;
+/// More than anybody selects by; with the caps above they stay a few kilobytes.
+pub const MOST_LABELS: usize = 64;
 /// Each costs a look at every alarm of the owner.
 const MOST_REQUIREMENTS: usize = 32;
 
@@ -18,6 +20,11 @@ pub type Labels = BTreeMap<String, String>;
 
 /// One problem per label that Kubernetes would refuse too.
 pub fn check(invalid: &mut Vec<Invalid>, labels: &Labels) {
+    if labels.len() > MOST_LABELS {
+        let remedy = format!("give at most {MOST_LABELS}");
+        invalid.push(Invalid::new("labels", format!("has {} entries", labels.len()), remedy));
+        return;
+    }
     for (key, value) in labels {
         if !is_key(key) {
             let remedy = "a key is a name of up to 63 letters, digits, - _ and . that begins and ends with a letter or \

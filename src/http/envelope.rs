@@ -16,7 +16,7 @@ use super::problem::Problem;
 /// The largest body that is read.
 pub const BODY_CAP: usize = 256 * 1024;
 /// For a body from its first byte to its last: 256 KiB at the speed of a bad telephone.
-const BODY_DEADLINE: Duration = Duration::from_secs(30);
+pub const BODY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// `{"ok": true, "data": …}`
 pub struct Data<T>(pub T);
@@ -74,22 +74,24 @@ impl<S: Send + Sync> FromRequest<S> for NoBody {
 /// The whole body, if it is JSON by its Content-Type.
 async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
     let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("").to_owned());
-    // None counts as JSON: curl -d without a header should just work for those who delete its default.
-    if content_type.is_some_and(|value| !is_json(&value)) {
-        return Err(Problem::not_json());
-    }
     // What says by itself that it is too large need not be read.
     if request.body().size_hint().lower() > BODY_CAP as u64 {
         return Err(Problem::too_large(BODY_CAP));
     }
     let read = tokio::time::timeout(BODY_DEADLINE, Bytes::from_request(request, state)).await;
-    read.map_err(|_elapsed| Problem::too_slow(BODY_DEADLINE))?.map_err(|rejection| {
+    let bytes = read.map_err(|_elapsed| Problem::too_slow(BODY_DEADLINE))?.map_err(|rejection| {
         if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
             Problem::too_large(BODY_CAP)
         } else {
             Problem::invalid("the body broke off; send it whole")
         }
-    })
+    })?;
+    // None counts as JSON: curl -d without a header should just work for those who delete its default. So does any for a body that is
+    // not there, because `curl -d ''` names one.
+    if !bytes.is_empty() && content_type.is_some_and(|value| !is_json(&value)) {
+        return Err(Problem::not_json());
+    }
+    Ok(bytes)
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -98,6 +100,9 @@ fn is_json(content_type: &str) -> bool {
 }
 
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    if bytes.trim_ascii().is_empty() {
+        return Err(Problem::invalid("the body is empty; send a JSON object, {…}"));
+    }
     // Without this an array of the right length would do: serde fills a struct from either.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| *byte != b'{') {
         return Err(Problem::invalid("the body is not a JSON object; send {…}"));
@@ -109,8 +114,11 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
         // Rust's names of types are ours, not the caller's.
         let said = cause.to_string().replace("expected i64", "expected a whole number");
         match named_field(&said) {
-            Some(field) => Problem::invalid_field(field, format!("the body does not fit: {said}")),
-            None if path == "." || cause.is_syntax() || cause.is_eof() => {
+            Some(field) => {
+                let remedy = if said.starts_with("duplicate") { "; give it once" } else { "" };
+                Problem::invalid_field(field, format!("the body does not fit: {said}{remedy}"))
+            }
+            None if path == "." || cause.is_eof() => {
                 Problem::invalid(format!("the body is not the JSON object that was expected: {said}"))
             }
             None => Problem::invalid_field(&path, format!("{path}: {said}")),

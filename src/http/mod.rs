@@ -3,7 +3,7 @@
 //! Two layers of auth: the transport bearer says that the caller is one of our daemons, the principal token says for which
 //! agent it speaks. A handler that needs an owner takes a [`auth::Caller`]; the owner goes into the WHERE clause.
 
-mod alarms;
+pub mod alarms;
 mod auth;
 mod envelope;
 mod health;
@@ -15,6 +15,7 @@ pub mod read;
 mod request_id;
 pub mod schedules;
 pub mod server;
+mod turns;
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,6 +42,7 @@ pub struct Facade {
     auth: Arc<auth::Auth>,
     enrolment: config::Enrolment,
     rate: Arc<rate::Rate>,
+    turns: turns::Turns,
     /// Retries of an alarm that does not say otherwise.
     max_failures: u32,
 }
@@ -49,13 +51,14 @@ impl Facade {
     /// `watcher` has a connection of its own, with which it is seen whether the database answers.
     pub fn new(store: Store, watcher: Store, clock: Arc<dyn Clock>, api: &config::Api, max_failures: u32) -> Self {
         Self {
-            store,
             health: health::Watch::new(watcher),
             clock,
             auth: Arc::new(auth::Auth::new(api)),
             enrolment: api.enrolment,
             rate: Arc::new(rate::Rate::new(api.owner_rate)),
+            turns: turns::Turns::new(store.most_connections()),
             max_failures,
+            store,
         }
     }
 }
@@ -74,6 +77,7 @@ pub fn router(facade: Facade) -> Router {
         .route("/v1/alarms/{id}/fire", post(alarms::edit::fire))
         .route("/v1/alarms/{id}/rearm", post(alarms::edit::rearm))
         .route("/v1/schedules/preview", post(schedules::preview))
+        .route_layer(middleware::from_fn(query::refuse_on_writes))
         .route_layer(middleware::from_fn_with_state(facade.clone(), auth::transport));
     Router::new()
         .route("/", get(health::identity))

@@ -88,12 +88,16 @@ impl Problem {
     }
 
     pub fn too_large(most: usize) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the body is larger than {most} bytes"))
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the body is larger than {most} bytes; shorten payload or wake_message"),
+        )
     }
 
     pub fn too_slow(most: Duration) -> Self {
         let message = format!("the body did not come whole within {} s; send it at once", most.as_secs());
-        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request", message)
+        Self { retryable: true, ..Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request", message) }
     }
 
     pub fn rate_limited(wait: Duration, limit: u32, burst: u32) -> Self {
@@ -172,16 +176,27 @@ impl From<store::Error> for Problem {
     }
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+impl Problem {
+    pub const fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// The answer's body, in its envelope.
+    pub fn body(&self) -> Value {
         let mut error = json!({ "code": self.code, "message": self.message, "retryable": self.retryable });
-        if let Some(field) = self.field {
+        if let Some(field) = &self.field {
             error["field"] = json!(field);
         }
-        if let Some(details) = self.details {
-            error["details"] = details;
+        if let Some(details) = &self.details {
+            error["details"] = details.clone();
         }
-        let mut response = (self.status, Json(json!({ "ok": false, "error": error }))).into_response();
+        json!({ "ok": false, "error": error })
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
         if let Some(wait) = self.retry_after {
             // Whole seconds, and never a moment too early.
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);

@@ -1,11 +1,24 @@
 //! What stands behind the question mark. An unknown parameter is refused: a filter that is misspelt would show everything.
 
+use axum::{extract::Request, http::Method, middleware::Next, response::Response};
+
 use crate::domain::{cursor::Cursor, invalid::quoted};
 
 use super::problem::Problem;
 
 pub const DEFAULT_PAGE: i64 = 100;
 pub const LARGEST_PAGE: i64 = 500;
+
+/// Whoever writes says so in the body: a `?dry_run=true` that nobody reads would be done for good.
+pub async fn refuse_on_writes(request: Request, next: Next) -> Result<Response, Problem> {
+    let query = request.uri().query().unwrap_or_default();
+    if !query.is_empty() && request.method() != Method::GET && request.method() != Method::HEAD {
+        let name = url::form_urlencoded::parse(query.as_bytes()).next().map(|(name, _)| name.into_owned());
+        let told = "this operation takes no parameters in its address; put them into the body";
+        return Err(Problem::invalid_field(&name.unwrap_or_default(), told));
+    }
+    Ok(next.run(request).await)
+}
 
 /// The parameters of a request, each at most once.
 pub struct Query(Vec<(String, String)>);

@@ -120,6 +120,7 @@ pub async fn preview(
     caller: Caller,
     Body(body): Body<PreviewBody>,
 ) -> Result<Data<Preview>, Problem> {
+    let _turn = caller.turn().await;
     let now = caller.now;
     let alarm = match body.alarm_id.as_deref() {
         None => None,
@@ -128,20 +129,23 @@ pub async fn preview(
     };
     let (from, count) = body.range(now)?;
     let timing = body.timing(alarm.as_ref(), from)?;
-    let fires = timing.schedule.preview(from, count);
+    let mut fires = timing.schedule.preview(from, count);
     if fires.is_empty() {
-        return Err(match &timing.schedule {
-            Schedule::Once { fire_at } => passed("fire_at", *fire_at, from),
-            Schedule::Cron(_) => never_fires(),
-        });
+        return Err(body.nothing_after(&timing.schedule, from));
     }
     let zone = match &timing.schedule {
-        Schedule::Once { .. } => body.timezone.as_deref().filter(|name| !name.is_empty()).unwrap_or("UTC"),
-        Schedule::Cron(recurrence) => recurrence.zone().name(),
+        // An instant has no zone of its own; it is shown as a clock in the caller's would show it.
+        Schedule::Once { .. } => {
+            body.timezone.as_deref().and_then(|name| Zone::parse(name).ok()).unwrap_or_else(Zone::utc)
+        }
+        Schedule::Cron(recurrence) => recurrence.zone().clone(),
     };
+    for fire in &mut fires {
+        fire.local = zone.local(fire.scheduled_for);
+    }
     Ok(Data(Preview {
         description: timing.schedule.describe(),
-        timezone: zone.to_owned(),
+        timezone: zone.name().to_owned(),
         tzdb: Zone::tzdb_version(),
         fires: views(&fires, behind(&timing, alarm.as_ref(), now)),
     }))
@@ -174,7 +178,8 @@ fn behind(timing: &Timing, alarm: Option<&Alarm>, now: DateTime<Utc>) -> Behind 
     let Schedule::Cron(recurrence) = &timing.schedule else { return Behind::Exactly(TimeDelta::zero()) };
     match alarm {
         _ if timing.spread == TimeDelta::zero() => Behind::Exactly(TimeDelta::zero()),
-        None => Behind::AtMost(timing.spread),
+        // As `spread_offset` has it: never as far as the next slot.
+        None => Behind::AtMost(recurrence.smallest_gap(now).map_or(timing.spread, |gap| timing.spread.min(gap))),
         // Its own schedule has its offset already; another one would get one with the edit.
         Some(alarm) if alarm.when.timing().is_ok_and(|own| own.is_same_schedule(timing)) => {
             Behind::Exactly(alarm.when.offset().unwrap_or_default())
@@ -196,10 +201,32 @@ impl PreviewBody {
         }
     }
 
+    /// Why there is nothing to show.
+    fn nothing_after(&self, schedule: &Schedule, from: DateTime<Utc>) -> Problem {
+        match (schedule, &self.from) {
+            (Schedule::Once { fire_at }, None) => passed("fire_at", *fire_at, from),
+            (Schedule::Cron(_), None) => never_fires(),
+            (_, Some(_)) => {
+                let told = format!("from is {}, and nothing fires after that; give an earlier one", rfc3339(from));
+                Problem::invalid_field("from", told)
+            }
+        }
+    }
+
     /// The schedule in the body, else the alarm's own.
     fn timing(&self, alarm: Option<&Alarm>, from: DateTime<Utc>) -> Result<Timing, Problem> {
         let given = self.cron_expr.is_some() || self.fire_at.is_some() || self.delay_seconds.is_some();
         if let (Some(alarm), false) = (alarm, given) {
+            let beside = [
+                ("timezone", self.timezone.is_some()),
+                ("spread_seconds", self.spread_seconds.is_some()),
+                ("starts_at", self.starts_at.is_some()),
+                ("ends_at", self.ends_at.is_some()),
+            ];
+            if let Some((field, _)) = beside.iter().find(|(_, given)| *given) {
+                let told = format!("{field} stands without a schedule; give cron_expr beside it, or leave it out");
+                return Err(Problem::invalid_field(field, told));
+            }
             return alarm.when.timing().map_err(|why| {
                 Problem::conflict(format!("the alarm's schedule cannot be read ({why}); give it another one"))
             });

@@ -93,6 +93,10 @@ pub enum Error {
         "the database runs with {0} = off and may lose committed alarms in a crash; switch it on, or set CHRONOS_ALLOW_UNSAFE_POSTGRES=true where that does not matter"
     )]
     Unsafe(String),
+    #[error(
+        "CHRONOS_POSTGRES_URI names another server or database than at the start; that takes effect at the next one"
+    )]
+    Moved,
     #[error("migrating the database")]
     Migrate(#[from] sqlx::migrate::MigrateError),
     #[error("the database has no chronos schema, or an older one; run `chronosd migrate` first")]
@@ -122,7 +126,12 @@ impl Error {
     pub fn is_away(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::NoAnswer { .. } | Self::Timeout { .. } => true,
-            Self::Uri(_) | Self::Unsafe(_) | Self::Migrate(_) | Self::SchemaMissing | Self::LeftBehind { .. } => false,
+            Self::Moved
+            | Self::Uri(_)
+            | Self::Unsafe(_)
+            | Self::Migrate(_)
+            | Self::SchemaMissing
+            | Self::LeftBehind { .. } => false,
             Self::Query { source, .. } => {
                 // 08: no connection. 25006: a standby that was promoted a moment ago, or a primary that is none any more. 40: a
                 // deadlock, or another order of things; 53: no disk, memory or connections left. 57P0: the server is
@@ -197,6 +206,11 @@ impl Store {
             .after_connect(move |connection, _| {
                 Box::pin(async move {
                     connection.execute(ON_CONNECT).await?;
+                    // Who hung up waits for nothing: its statement ends within a second, where the server's system can see that. Else
+                    // callers that hang up could have more statements running than the pool has connections.
+                    if let Err(error) = connection.execute("SET client_connection_check_interval = '1s'").await {
+                        tracing::debug!(%error, "the server cannot see whether we are still there");
+                    }
                     if role == DISPATCH {
                         connection.execute(ON_DISPATCH_CONNECT).await?;
                     }
@@ -218,7 +232,15 @@ impl Store {
     pub fn renew(&self, database: &Database) -> Result<()> {
         let current = self.pool.connect_options();
         let name = current.get_application_name().unwrap_or("chronos");
-        self.pool.set_connect_options(options(database, name)?);
+        let renewed = options(database, name)?;
+        let place = |options: &PgConnectOptions| {
+            (options.get_host().to_owned(), options.get_port(), options.get_database().map(str::to_owned))
+        };
+        // Half of a pool here and half of it there would be two truths.
+        if place(&current) != place(&renewed) {
+            return Err(Error::Moved);
+        }
+        self.pool.set_connect_options(renewed);
         Ok(())
     }
 
@@ -289,6 +311,11 @@ impl Store {
                 self.trouble.note();
             }
         })
+    }
+
+    /// How many connections there may be.
+    pub fn most_connections(&self) -> u32 {
+        self.pool.options().get_max_connections()
     }
 
     /// How many connections are open: idle, and in use.

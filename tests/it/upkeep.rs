@@ -165,10 +165,10 @@ async fn alarms_follow_an_agent_whose_suspension_nobody_finished() {
         (alarm.status, alarm.paused_by())
     };
 
-    // All that whoever suspends it has done before dying; and a request let in before comes through after that.
+    let late = create(&store, &owner, in_an_hour()).await;
+    // All that whoever suspends it has done before dying.
     let changed = store.set_suspended_unless_managed(&owner, true).await.unwrap();
     assert!(matches!(changed, Changed::Done(_)));
-    let late = create(&store, &owner, in_an_hour()).await;
     upkeep(younger).await;
     assert_eq!(stands(&early).await, (Status::Active, vec![]), "the eldest does it");
     upkeep(worker).await;

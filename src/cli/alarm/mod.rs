@@ -15,6 +15,7 @@ use super::{
 use crate::{
     config::Given,
     domain::{access::Did, alarm::Status, ids::AlarmId, rfc3339},
+    http::alarms::view::AttemptView,
     store::{
         Store,
         alarms::{Alarm, Search},
@@ -173,8 +174,9 @@ async fn attempts(store: &Store, id: AlarmId, limit: i64, json: bool) -> anyhow:
         return Ok(refuse("alarm attempts", &format!("{}, and there is no history of one", unknown(id))));
     }
     let told = if json {
-        let entries: serde_json::Value = page.entries.iter().map(view::attempt).collect();
-        format!("{entries:#}\n")
+        // As `GET /v1/alarms/{id}/attempts` has them.
+        let entries: Vec<AttemptView> = page.entries.into_iter().map(AttemptView::of).collect();
+        format!("{}\n", serde_json::to_string_pretty(&entries)?)
     } else {
         let rows: Vec<Vec<String>> = page.entries.iter().map(entry).collect();
         table(&["STARTED", "ATTEMPT", "OUTCOME", "HTTP", "TOOK", "FOR", "WHAT"], &rows)

@@ -102,6 +102,7 @@ async fn one(store: &Store, id: AlarmId, again: Option<Again>, strict: bool, dry
         Edited::Unreadable(why) => Err(format!("its row cannot be read: {why}; its owner may replace it by PUT")),
         // Quotas are for owners; should one ever be asked about here, it is told.
         Edited::OverQuota(exceeded) => Err(exceeded.to_string()),
+        Edited::Barred => Err("its owner is not enrolled, or suspended".to_owned()),
         Edited::Refused(NotRearmed::NeedsInstant) => {
             Err("its instant has passed; give --delay-seconds or --fire-at".to_owned())
         }

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 
 use super::standing;
 use crate::{
@@ -12,14 +12,11 @@ use crate::{
     },
     domain::{
         alarm::{Status, Timing},
-        labels::Labels,
         rfc3339,
-        schedule::{Fire, Recurrence, Schedule, Window},
+        schedule::{Fire, Recurrence, Schedule},
     },
-    store::{
-        alarms::{Alarm, Resource, Seen},
-        attempts::Entry,
-    },
+    http::alarms::view as http,
+    store::alarms::{Alarm, Resource, Seen},
 };
 
 /// Fire times shown.
@@ -27,98 +24,24 @@ const UPCOMING: usize = 5;
 /// As much of a message or payload as is shown to people; programs get all of it.
 const LONGEST: usize = 200;
 
-/// The facade's view, and whose it is.
+/// The facade's view, whose it is, and whether a wake is under way.
 #[derive(Serialize)]
 pub struct View {
-    id: String,
     owner_did: String,
-    label: String,
-    labels: Option<Labels>,
-    kind: String,
-    fire_at: Option<String>,
-    cron_expr: String,
-    timezone: String,
-    starts_at: Option<String>,
-    ends_at: Option<String>,
-    spread_seconds: Option<i64>,
-    misfire: Option<&'static str>,
-    max_lateness_seconds: Option<i64>,
-    conversation_id: String,
-    wake_message: String,
-    payload: Option<Box<RawValue>>,
-    max_failures: i32,
-    status: &'static str,
-    paused_by: Vec<&'static str>,
-    cancelled_by: Option<String>,
-    scheduled_for: String,
-    next_fire_at: Option<String>,
-    failure_count: i32,
-    last_error: String,
-    fired_count: i64,
-    missed_count: i64,
-    last_fired_at: Option<String>,
+    #[serde(flatten)]
+    view: http::View,
     in_flight: bool,
-    source: String,
-    resource: Option<Value>,
-    idempotency_key: String,
-    correlation_id: String,
-    revision: i64,
-    created_at: String,
-    updated_at: String,
-    description: Option<String>,
-    upcoming: Vec<String>,
     /// Why the row cannot be read, if so.
     unreadable: Option<String>,
 }
 
 impl View {
     pub fn of(alarm: Alarm, now: DateTime<Utc>) -> Self {
-        let timing = alarm.when.timing();
-        let definition = alarm.definition();
-        let resource = alarm.resource().map(
-            |Resource { cluster, namespace, name }| json!({ "cluster": cluster, "namespace": namespace, "name": name }),
-        );
-        let window = timing.as_ref().ok().and_then(recurrence).map(Recurrence::window);
-        let readable = timing.as_ref().ok();
         Self {
-            id: alarm.id.to_string(),
-            labels: definition.as_ref().ok().map(|definition| definition.labels.clone()),
-            fire_at: alarm.when.fire_at.map(rfc3339),
-            starts_at: window.and_then(Window::starts_at).map(rfc3339),
-            ends_at: window.and_then(Window::ends_at).map(rfc3339),
-            spread_seconds: readable.map(|timing| timing.spread.num_seconds()),
-            misfire: readable.map(|timing| timing.misfire.as_str()),
-            max_lateness_seconds: readable.and_then(|timing| timing.max_lateness).map(|most| most.num_seconds()),
-            status: alarm.status.as_str(),
-            paused_by: alarm.paused_by().iter().map(|cause| cause.as_str()).collect(),
-            scheduled_for: rfc3339(alarm.scheduled_for),
-            next_fire_at: (alarm.status == Status::Active).then(|| rfc3339(alarm.next_fire_at)),
-            last_fired_at: alarm.last_fired_at.map(rfc3339),
-            created_at: rfc3339(alarm.when.created_at),
-            updated_at: rfc3339(alarm.updated_at),
-            description: readable.map(|timing| timing.schedule.describe()),
-            upcoming: upcoming(&alarm, readable, now).iter().map(|fire| rfc3339(fire.scheduled_for)).collect(),
-            unreadable: definition.err(),
-            resource,
-            owner_did: alarm.owner_did,
-            label: alarm.label,
-            kind: alarm.kind,
-            cron_expr: alarm.when.cron_expr,
-            timezone: alarm.when.timezone,
-            conversation_id: alarm.conversation_id,
-            wake_message: alarm.wake_message,
-            payload: RawValue::from_string(alarm.payload).ok(),
-            max_failures: alarm.max_failures,
-            cancelled_by: alarm.cancelled_by,
-            failure_count: alarm.failure_count,
-            last_error: alarm.last_error,
-            fired_count: alarm.fired_count,
-            missed_count: alarm.missed_count,
+            owner_did: alarm.owner_did.clone(),
             in_flight: alarm.in_flight,
-            source: alarm.source,
-            idempotency_key: alarm.idempotency_key,
-            correlation_id: alarm.correlation_id,
-            revision: alarm.revision,
+            unreadable: alarm.definition().err(),
+            view: http::View::of(alarm, now),
         }
     }
 }
@@ -137,28 +60,6 @@ pub fn json(seen: Seen, now: DateTime<Utc>) -> serde_json::Result<String> {
     );
     let whole = Whole { view: View::of(seen.alarm, now), claim };
     serde_json::to_string_pretty(&whole).map(|text| text + "\n")
-}
-
-/// As `GET /v1/alarms/{id}/attempts` has it.
-pub fn attempt(entry: &Entry) -> Value {
-    let mut told = json!({
-        "delivery_id": entry.delivery_id(),
-        "scheduled_for": rfc3339(entry.scheduled_for),
-        "attempt": entry.attempt,
-        "started_at": rfc3339(entry.started_at),
-        "duration_ms": entry.duration_ms,
-        "outcome": entry.outcome.as_str(),
-        "http_status": entry.http_status,
-        "error": entry.error,
-        "worker": entry.worker,
-    });
-    if let Some(run) = entry.run() {
-        told["first_at"] = rfc3339(run.first).into();
-        told["last_at"] = rfc3339(run.last).into();
-        told["slots"] = run.slots.into();
-        told["reason"] = entry.reason.clone().into();
-    }
-    told
 }
 
 /// Everything, a line each.

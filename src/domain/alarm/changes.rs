@@ -34,6 +34,11 @@ impl<T> Change<T> {
         }
     }
 
+    /// Whether anything is said about the field.
+    pub const fn is_said(&self) -> bool {
+        !matches!(self, Self::Keep)
+    }
+
     const fn is_set(&self) -> bool {
         matches!(self, Self::Set(_))
     }

@@ -181,7 +181,7 @@ pub enum NotRearmed {
     Past,
     #[error("the alarm follows a cron expression; fire_at and delay_seconds do not go with it")]
     IsSeries,
-    #[error("the alarm's series has no instant ahead; give it another schedule first")]
+    #[error("the alarm's series has no instant ahead; replace it by PUT with its key, or make another alarm")]
     NoFutureInstant,
 }
 

@@ -26,8 +26,8 @@ const KEY_HEADER: &str = "idempotency-key";
 #[serde(deny_unknown_fields)]
 #[schema(as = AlarmBody)]
 pub struct CreateBody {
-    #[schema(schema_with = fields::kind)]
-    pub kind: String,
+    #[schema(schema_with = fields::kind, required)]
+    pub kind: Option<String>,
     #[schema(schema_with = fields::label)]
     label: Option<String>,
     #[schema(schema_with = fields::labels)]
@@ -75,9 +75,10 @@ impl CreateBody {
         let mut invalid = Vec::new();
         check_key(&mut invalid, "idempotency_key", key);
         check_correlation_id(&mut invalid, self.correlation_id().unwrap_or_default());
-        let kind = Kind::try_from(self.kind.clone()).ok();
+        let kind = self.kind.clone().and_then(|word| Kind::try_from(word).ok());
         if kind.is_none() {
-            invalid.push(Invalid::new("kind", format!("is {}", quoted(&self.kind)), "give once or cron"));
+            let problem = self.kind.as_ref().map_or("is missing".to_owned(), |word| format!("is {}", quoted(word)));
+            invalid.push(Invalid::new("kind", problem, "give once or cron"));
         }
         let draft = Draft {
             kind,
@@ -168,26 +169,34 @@ pub struct PatchBody {
     #[schema(schema_with = fields::max_failures)]
     max_failures: Change<i64>,
     // What makes an alarm this alarm.
+    #[serde(default, deserialize_with = "change")]
     #[schema(ignore)]
-    id: Option<IgnoredAny>,
+    id: Change<IgnoredAny>,
+    #[serde(default, deserialize_with = "change")]
     #[schema(ignore)]
-    kind: Option<IgnoredAny>,
+    kind: Change<IgnoredAny>,
+    #[serde(default, deserialize_with = "change")]
     #[schema(ignore)]
-    idempotency_key: Option<IgnoredAny>,
+    idempotency_key: Change<IgnoredAny>,
+    #[serde(default, deserialize_with = "change")]
     #[schema(ignore)]
-    correlation_id: Option<IgnoredAny>,
+    correlation_id: Change<IgnoredAny>,
 }
 
 impl PatchBody {
     pub fn changes(self) -> Result<Changes, Problem> {
         let fixed = [
-            ("id", self.id.is_some()),
-            ("kind", self.kind.is_some()),
-            ("idempotency_key", self.idempotency_key.is_some()),
-            ("correlation_id", self.correlation_id.is_some()),
+            ("id", self.id.is_said()),
+            ("kind", self.kind.is_said()),
+            ("idempotency_key", self.idempotency_key.is_said()),
+            ("correlation_id", self.correlation_id.is_said()),
         ];
         let told = |(field, _): &(&'static str, bool)| {
-            Invalid::new(field, "does not change while an alarm lives", "leave it out, or make another alarm")
+            Invalid::new(
+                field,
+                "is not changed by PATCH",
+                "leave it out, or replace the alarm by PUT /v1/alarms/by-key/…",
+            )
         };
         let invalid: Vec<Invalid> = fixed.iter().filter(|(_, given)| *given).map(told).collect();
         if !invalid.is_empty() {

@@ -28,8 +28,7 @@ pub struct BulkBody {
     #[schema(schema_with = fields::statuses)]
     status: Option<String>,
     /// Tell what would happen, and do nothing.
-    #[serde(default)]
-    dry_run: bool,
+    dry_run: Option<bool>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -62,6 +61,7 @@ pub async fn bulk(
     caller: Caller,
     Body(body): Body<BulkBody>,
 ) -> Result<Data<BulkView>, Problem> {
+    let _turn = caller.turn().await;
     let action = action(&body.action)?;
     let selector = Selector::parse(&body.selector)
         .map_err(|error| Problem::invalid_field("selector", format!("selector {error}")))?;
@@ -71,8 +71,11 @@ pub async fn bulk(
     }
     let statuses = body.status.as_deref().filter(|text| !text.is_empty()).map(statuses).transpose()?;
     let statuses = statuses.unwrap_or_default();
-    let done =
-        facade.store.bulk_if_owned(&caller.owner, action, &selector, &statuses, body.dry_run, &caller.quotas).await?;
+    let done = facade
+        .store
+        .bulk_if_owned(&caller.owner, action, &selector, &statuses, body.dry_run.unwrap_or(false), &facade.may(&caller))
+        .await?;
+    let done = done.ok_or_else(Problem::unauthorized)?;
     let Bulk { matched, changed, skipped, ids, truncated } = done;
     Ok(Data(BulkView { matched, changed, skipped, ids, truncated }))
 }

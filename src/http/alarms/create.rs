@@ -49,10 +49,11 @@ pub async fn create(
     headers: HeaderMap,
     Body(body): Body<CreateBody>,
 ) -> Result<Data<Receipt>, Problem> {
+    let _turn = caller.turn().await;
     let now = caller.now;
     let key = idempotency_key(&headers, body.idempotency_key.as_deref())?;
     let correlation_id = body.correlation_id().map_or_else(|| correlation_of(&headers), str::to_owned);
-    let kind = body.kind.clone();
+    let kind = body.kind.clone().unwrap_or_default();
     let defaults = Defaults { born_at: now, delays_from: now, max_failures: facade.max_failures };
     let definition = body.define(&key, defaults)?;
     let id = new_id();
@@ -72,12 +73,13 @@ pub async fn create(
         born_at: now,
         idempotency_key: &key,
         correlation_id: &correlation_id,
-        quotas: caller.quotas,
+        may: facade.may(&caller),
     };
     match facade.store.create_or_find_by_key(&request).await? {
         Created::New(alarm) => Ok(Data(Receipt::of(&alarm, false))),
         Created::Known(alarm) => known(&alarm, &kind),
         Created::OverQuota(exceeded) => Err(exceeded.into()),
+        Created::Barred => Err(Problem::unauthorized()),
     }
 }
 
@@ -135,6 +137,7 @@ pub async fn put(
     headers: HeaderMap,
     Body(body): Body<CreateBody>,
 ) -> Result<Data<PutView>, Problem> {
+    let _turn = caller.turn().await;
     let Ok(Path(key)) = key else {
         return Err(Problem::invalid_field("idempotency_key", "the key in the path is not UTF-8, percent-encoded"));
     };
@@ -157,7 +160,7 @@ pub async fn put(
         correlation_id: given.as_deref(),
         new_correlation_id: &correlation_of(&headers),
         max_failures: facade.max_failures,
-        quotas: caller.quotas,
+        may: facade.may(&caller),
         leniency: LATE_REQUEST,
     };
     let (alarm, created, changed) = match facade.store.put_by_key(&placement).await? {
@@ -165,6 +168,7 @@ pub async fn put(
         Placed::Changed(alarm) => (alarm, false, true),
         Placed::Unchanged(alarm) => (alarm, false, false),
         Placed::Managed(resource) => return Err(managed(&resource)),
+        Placed::Barred => return Err(Problem::unauthorized()),
         Placed::Refused(NotPlaced::Invalid(invalid)) => return Err(invalid.into()),
         Placed::Refused(NotPlaced::Past { due, now }) => return Err(passed("fire_at", due, now)),
         Placed::Refused(NotPlaced::NeverFires) => return Err(never_fires()),

@@ -44,6 +44,7 @@ pub async fn cancel(
     caller: Caller,
     AlarmPath(id): AlarmPath,
 ) -> Result<Data<CancelView>, Problem> {
+    let _turn = caller.turn().await;
     match facade.store.cancel_if_owned(&caller.owner, id).await? {
         Cancelled::Unknown => Err(Problem::no_such_alarm()),
         Cancelled::Managed(resource) => Err(managed(&resource)),
@@ -71,6 +72,7 @@ pub async fn patch(
     headers: HeaderMap,
     Body(body): Body<PatchBody>,
 ) -> Result<Data<View>, Problem> {
+    let _turn = caller.turn().await;
     let revision = expected_revision(&headers)?;
     let changes = body.changes()?;
     let patch = Patch {
@@ -100,6 +102,7 @@ pub async fn pause(
     AlarmPath(id): AlarmPath,
     _: NoBody,
 ) -> Result<Data<View>, Problem> {
+    let _turn = caller.turn().await;
     told(facade.store.pause_if_owned(&caller.owner, id).await?, caller.now)
 }
 
@@ -120,6 +123,7 @@ pub async fn resume(
     AlarmPath(id): AlarmPath,
     _: NoBody,
 ) -> Result<Data<View>, Problem> {
+    let _turn = caller.turn().await;
     told(facade.store.resume_if_owned(&caller.owner, id).await?, caller.now)
 }
 
@@ -140,6 +144,7 @@ pub async fn fire(
     AlarmPath(id): AlarmPath,
     _: NoBody,
 ) -> Result<Data<View>, Problem> {
+    let _turn = caller.turn().await;
     told(facade.store.fire_if_owned(&caller.owner, id).await?, caller.now)
 }
 
@@ -162,8 +167,9 @@ pub async fn rearm(
     AlarmPath(id): AlarmPath,
     BodyIfAny(body): BodyIfAny<RearmBody>,
 ) -> Result<Data<View>, Problem> {
+    let _turn = caller.turn().await;
     let instant = instant_or_delay(body.fire_at.as_deref(), body.delay_seconds, caller.now)?;
-    let edited = facade.store.rearm_if_owned(&caller.owner, id, instant, LATE_REQUEST, &caller.quotas).await?;
+    let edited = facade.store.rearm_if_owned(&caller.owner, id, instant, LATE_REQUEST, &facade.may(&caller)).await?;
     told(edited, caller.now)
 }
 
@@ -175,6 +181,7 @@ fn told<R: Into<Problem>>(edited: Edited<R>, now: DateTime<Utc>) -> Result<Data<
         Edited::Unreadable(why) => Err(unreadable(&why)),
         Edited::Refused(refused) => Err(refused.into()),
         Edited::OverQuota(exceeded) => Err(exceeded.into()),
+        Edited::Barred => Err(Problem::unauthorized()),
         Edited::Unchanged(alarm) | Edited::Done(alarm) => Ok(Data(View::of(*alarm, now))),
     }
 }
@@ -235,7 +242,9 @@ impl From<NotFired> for Problem {
 impl From<NotRearmed> for Problem {
     fn from(refused: NotRearmed) -> Self {
         match refused {
-            NotRearmed::Living(_) => Self::conflict(refused.to_string()),
+            NotRearmed::Living(_) => Self::conflict(format!(
+                "{refused}; PATCH changes it as it is, POST …/fire fires it now, POST …/resume ends a pause"
+            )),
             NotRearmed::NeedsInstant | NotRearmed::Past => Self::invalid_field("fire_at", refused.to_string()),
             NotRearmed::IsSeries => Self::invalid_field("fire_at", refused.to_string()),
             NotRearmed::NoFutureInstant => Self::invalid_field("cron_expr", refused.to_string()),

@@ -74,7 +74,8 @@ pub(super) fn passed(field: &'static str, due: DateTime<Utc>, now: DateTime<Utc>
 pub(super) fn never_fires() -> Problem {
     Problem::invalid_field(
         "cron_expr",
-        "cron_expr has no instant ahead, so the alarm would never fire; give one that does",
+        "cron_expr has no instant ahead, or none between starts_at and ends_at, so it would never fire; give another expression or \
+         another window",
     )
 }
 

@@ -1,6 +1,7 @@
 //! Alarms are looked at: one, many, and what became of every attempt.
 
 use axum::extract::{RawQuery, State};
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -12,7 +13,7 @@ use crate::{
     domain::{
         alarm::{Kind, Status},
         cursor::Cursor,
-        invalid::{check_key, parse_instant, quoted},
+        invalid::{Invalid, check_key, parse_instant, quoted},
         labels::Selector,
     },
     http::{
@@ -39,6 +40,7 @@ pub async fn get(
     caller: Caller,
     AlarmPath(id): AlarmPath,
 ) -> Result<Data<View>, Problem> {
+    let _turn = caller.turn().await;
     let alarm = facade.store.get_if_owned(&caller.owner, id).await?;
     alarm.map(|alarm| Data(View::of(alarm, caller.now))).ok_or_else(Problem::no_such_alarm)
 }
@@ -72,6 +74,7 @@ pub async fn list(
     caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<Data<List>, Problem> {
+    let _turn = caller.turn().await;
     let Asked { filter, page } = Asked::parse(query.as_deref().unwrap_or_default())?;
     let found = facade.store.list_owned(&caller.owner, &filter, page.after, page.limit).await?;
     let alarms: Vec<View> = found.alarms.into_iter().map(|alarm| View::of(alarm, caller.now)).collect();
@@ -109,6 +112,7 @@ pub async fn attempts(
     AlarmPath(id): AlarmPath,
     RawQuery(query): RawQuery,
 ) -> Result<Data<Attempts>, Problem> {
+    let _turn = caller.turn().await;
     let page = Query::parse(query.as_deref().unwrap_or_default(), Page::PARAMETERS)?.page()?;
     let found = facade.store.attempts_if_owned(&caller.owner, id, page.after, page.limit).await?;
     let found = found.ok_or_else(Problem::no_such_alarm)?;
@@ -131,7 +135,7 @@ impl Asked {
     /// What is wrong is told with the parameter's name.
     pub fn parse(query: &str) -> Result<Self, Problem> {
         let query = Query::parse(query, LIST_PARAMETERS)?;
-        let instant = |name| query.get(name).map(|text| parse_instant(name, text)).transpose();
+        let instant = |name| query.get(name).map(|text| instant(name, text)).transpose();
         let filter = Filter {
             statuses: query.get("status").map(statuses).transpose()?.unwrap_or_default(),
             kind: query.get("kind").map(kind).transpose()?,
@@ -153,6 +157,14 @@ impl Query {
         check_key(&mut invalid, name, text);
         if invalid.is_empty() { Ok(Some(text.to_owned())) } else { Err(invalid.into()) }
     }
+}
+
+/// An instant in a query, where a plus sign that is not percent-encoded is read as a space.
+fn instant(name: &'static str, text: &str) -> Result<DateTime<Utc>, Invalid> {
+    parse_instant(name, text).map_err(|told| match parse_instant(name, &text.replace(' ', "+")) {
+        Ok(_) => Invalid::new(name, told.problem, "write the plus sign of its offset as %2B, or use Z"),
+        Err(_) => told,
+    })
 }
 
 /// A comma-separated list.

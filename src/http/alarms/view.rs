@@ -58,6 +58,7 @@ pub struct View {
     #[schema(value_type = Uuid)]
     id: AlarmId,
     label: String,
+    #[schema(inline)]
     labels: Labels,
     #[schema(schema_with = fields::seen_kind)]
     kind: String,
@@ -109,7 +110,7 @@ pub struct View {
     /// Wakes that the router took.
     #[schema(minimum = 0)]
     fired_count: i64,
-    /// Slots that passed too late to fire.
+    /// Slots that passed without a wake of their own: too late, folded into a later one, paused or planned anew.
     #[schema(minimum = 0)]
     missed_count: i64,
     #[schema(schema_with = fields::cancelled_by, required)]

@@ -17,11 +17,18 @@ use axum::{
 };
 use chrono::{DateTime, Utc};
 
-use super::{Facade, problem::Problem};
+use super::{
+    Facade,
+    problem::Problem,
+    turns::{Turn, Turns},
+};
 use crate::{
     config::Enrolment,
     domain::{access::Did, quota::Quotas},
-    store::agents::{Agent, Presence},
+    store::{
+        agents::{Agent, Presence},
+        alarms::May,
+    },
 };
 
 pub use secrets::Auth;
@@ -41,6 +48,14 @@ pub struct Caller {
     pub quotas: Quotas,
     /// By the database's clock, the one that counts.
     pub now: DateTime<Utc>,
+    turns: Turns,
+}
+
+impl Caller {
+    /// Waits for the owner's turn at the database, and holds it. Asked for when the body has come, which may take its time.
+    pub async fn turn(&self) -> Turn {
+        self.turns.wait(&self.owner).await
+    }
 }
 
 impl FromRequestParts<Facade> for Caller {
@@ -57,7 +72,19 @@ impl FromRequestParts<Facade> for Caller {
         if !facade.enrolment.admits(agent.as_ref()) {
             return Err(Problem::unauthorized());
         }
-        Ok(Self { owner, quotas: agent.map(|agent| agent.quotas).unwrap_or_default(), now })
+        Ok(Self {
+            owner,
+            quotas: agent.map(|agent| agent.quotas).unwrap_or_default(),
+            now,
+            turns: facade.turns.clone(),
+        })
+    }
+}
+
+impl Facade {
+    /// What the caller may do, to be seen once more where it is done.
+    pub fn may(&self, caller: &Caller) -> May {
+        May { quotas: caller.quotas, unenrolled: self.enrolment == Enrolment::Open }
     }
 }
 

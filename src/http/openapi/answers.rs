@@ -1,9 +1,18 @@
 //! What all operations have in common, written into the document by rule, so that no operation can forget it: who may call it,
 //! the envelope around every answer, the headers, and the failures that its method and path bring with them.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 
 use super::examples;
+use crate::{
+    domain::{invalid::Invalid, quota::Exceeded},
+    http::{
+        envelope::{BODY_CAP, BODY_DEADLINE},
+        problem::Problem,
+    },
+};
 
 const JSON: &str = "application/json";
 
@@ -138,55 +147,48 @@ fn success(data: &Value) -> Value {
 
 /// What a status means wherever it comes from, and how it looks.
 fn failure(status: u16) -> (&'static str, Value) {
-    let one = |code: &str, message: &str, retryable: bool| {
-        let error = json!({ "code": code, "message": message, "retryable": retryable });
-        json!({ code: { "value": { "ok": false, "error": error } } })
+    let one = |problem: Problem| {
+        let (code, body) = (problem.code(), problem.body());
+        json!({ code: { "value": body } })
     };
     match status {
-        400 => {
-            let mut example = one("invalid_request", "max_failures: is 101; give a whole number from 0 to 100", false);
-            example["invalid_request"]["value"]["error"]["field"] = json!("max_failures");
-            ("The body, a parameter or a header is not what it should be; `field` says which, `message` how.", example)
-        }
+        400 => (
+            "The body, a parameter or a header is not what it should be; `field` says which, `message` how.",
+            one(vec![Invalid::new("kind", "is \"sometimes\"", "give once or cron")].into()),
+        ),
         401 => (
             "The transport token or the agent token is missing, wrong or expired, or the agent is suspended.",
-            one("unauthorized", "something that proves who you are is missing, wrong or expired: …", false),
+            one(Problem::unauthorized()),
         ),
         404 => (
             "There is no such alarm of the agent's. The same for an unknown id, a malformed one and somebody else's.",
-            one("not_found", "there is no such alarm of yours", false),
+            one(Problem::no_such_alarm()),
         ),
-        408 => (
-            "The body did not arrive in time.",
-            one("invalid_request", "the body did not arrive within 30 seconds; send it faster, or less of it", true),
-        ),
+        408 => ("The body did not arrive in time.", one(Problem::too_slow(BODY_DEADLINE))),
         409 => (
             "The alarm is not in a state for it.",
-            one("conflict", "the alarm is managed by the resource Alarm home/tea; edit or delete that", false),
+            one(Problem::conflict(
+                "the alarm is managed by the resource Alarm home/tea; edit or delete that (kubectl -n home edit alarm tea)",
+            )),
         ),
-        413 => ("The body is larger than 256 KiB.", one("too_large", "the body is larger than 262144 bytes", false)),
-        415 => (
-            "The body's Content-Type is there and is not JSON.",
-            one("invalid_request", "the body's Content-Type is not JSON; send application/json", false),
-        ),
+        413 => ("The body is larger than 256 KiB.", one(Problem::too_large(BODY_CAP))),
+        415 => ("The body's Content-Type is there and is not JSON.", one(Problem::not_json())),
         429 => ("The agent asks too often, or for more than its quota allows.", too_many(one)),
         500 => (
             "Something went wrong on our side, such as a database that does not answer. Nothing is half done.",
-            one("internal", "something went wrong on our side; nothing was lost, try again", true),
+            one(Problem::internal()),
         ),
         503 => (
             "It took too long. The request may have been carried out: repeat it with an idempotency key.",
-            one("internal", "this took too long; try again", true),
+            one(Problem::unavailable()),
         ),
         other => unreachable!("no operation answers {other}"),
     }
 }
 
-fn too_many(one: impl Fn(&str, &str, bool) -> Value) -> Value {
-    let mut examples = one("rate_limited", "more requests than 100 a second; wait as Retry-After says", true);
-    let mut quota = one("quota_exceeded", "the agent has 20 active alarms, which is all it may have", false);
-    quota["quota_exceeded"]["value"]["error"]["details"] =
-        json!({ "quota": "max_active_alarms", "limit": 20, "use": 20 });
+fn too_many(one: impl Fn(Problem) -> Value) -> Value {
+    let mut examples = one(Problem::rate_limited(Duration::from_secs(1), 100, 200));
+    let mut quota = one(Exceeded::ActiveAlarms { limit: 20, used: 20 }.into());
     examples["quota_exceeded"] = quota["quota_exceeded"].take();
     examples
 }

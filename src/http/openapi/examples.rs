@@ -87,7 +87,7 @@ pub fn answer(operation: &str) -> Value {
                     "error": "", "worker": "019a8f00-11aa-7c3d-8e21-5b6f7a8c9d01"
                 },
                 {
-                    "delivery_id": null, "scheduled_for": "2026-11-13T14:00:00Z", "attempt": 0,
+                    "delivery_id": "0f6a2d5e-7c1b-5a3e-9d42-6b8e1c7f2a90", "scheduled_for": "2026-11-13T14:00:00Z", "attempt": 0,
                     "started_at": "2026-11-13T15:00:00Z", "duration_ms": 0, "outcome": "skipped", "http_status": null, "error": "",
                     "worker": null, "first_at": "2026-11-12T14:00:00Z", "last_at": "2026-11-13T14:00:00Z", "slots": 2,
                     "reason": "paused"
@@ -124,7 +124,7 @@ fn alarm(status: &str) -> Value {
     let always = json!({
         "id": ID, "label": "daily portfolio summary", "labels": { "team": "portfolio" }, "kind": "cron",
         "cron_expr": "0 9 * * MON-FRI", "timezone": "America/New_York", "starts_at": null, "ends_at": null,
-        "spread_seconds": 0, "description": "at 09:00 from Monday to Friday, America/New_York",
+        "spread_seconds": 0, "description": "at 09:00 on Monday through Friday, America/New_York",
         "scheduled_for": "2026-11-17T14:00:00Z", "upcoming": [], "conversation_id": "conv_abc123",
         "wake_message": "Generate the daily portfolio summary.", "payload": { "task": "daily_summary" }, "status": status,
         "paused_by": [], "idempotency_key": "daily-summary-v1", "correlation_id": "0af7651916cd43dd8448eb211c80319c",

@@ -70,7 +70,7 @@ fields! {
     }
     cron_expr {
         "type": ["string", "null"], "maxLength": MAX_EXPRESSION_BYTES,
-        "description": "Minute, hour, day of month, month, day of week; or `@daily` and its like; or `@every 90m`. It must have an instant ahead. Empty counts as left out."
+        "description": "Minute, hour, day of month, month, day of week; or `@daily` and its like; or `@every 90m`. It must have an instant ahead."
     }
     timezone {
         "type": ["string", "null"], "maxLength": MAX_ZONE_BYTES, "pattern": "^[A-Za-z0-9_+/-]*$", "default": "UTC",
@@ -110,7 +110,7 @@ fields! {
     }
     max_failures {
         "type": ["integer", "null"], "minimum": 0, "maximum": MAX_FAILURES_CAP,
-        "description": "Failed attempts at one occurrence before it is given up. The service's own number where it is left out."
+        "description": "How often a failed attempt at one occurrence is repeated before it is given up: attempts are one more. The service's own number where it is left out."
     }
     correlation_id {
         "type": ["string", "null"], "maxLength": KEY_CAP, "pattern": "^[ -~]*$",

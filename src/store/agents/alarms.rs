@@ -298,6 +298,7 @@ async fn lift(db: &mut PgConnection, alarm: Alarm, now: DateTime<Utc>) -> Result
         | Edited::Unchanged(_)
         | Edited::Refused(_)
         | Edited::OverQuota(_)
+        | Edited::Barred
         | Edited::Unknown
         | Edited::Managed(_) => Ok(()),
         Edited::Unreadable(_) => lift_blindly(db, id).await,

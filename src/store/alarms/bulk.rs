@@ -5,8 +5,8 @@ use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::{
-    Alarm, Edited, columns,
-    edit::{cancel, clock, paused, rearmed, resumed},
+    Alarm, Edited, May, columns,
+    edit::{cancel, clock, paused, rearmed, resumed, too_fast},
     list::requirements,
     quota,
 };
@@ -86,7 +86,8 @@ struct Selected {
 
 impl Store {
     /// Does `action` to the owner's alarms that `selector` means and that are in one of `statuses` (none given: that the
-    /// action fits). `dry_run` decides everything and writes nothing.
+    /// action fits). `dry_run` decides everything and writes nothing. `None`: the owner is
+    /// not let in any more.
     pub async fn bulk_if_owned(
         &self,
         owner: &Did,
@@ -94,13 +95,18 @@ impl Store {
         selector: &Selector,
         statuses: &[Status],
         dry_run: bool,
-        quotas: &Quotas,
-    ) -> Result<Bulk> {
+        may: &May,
+    ) -> Result<Option<Bulk>> {
+        let quotas = &may.quotas;
         let statuses = if statuses.is_empty() { action.fits() } else { statuses };
         let words: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
         let meant = Meant { owner, action, statuses: &words, requirements: requirements(selector) };
         self.ask("changing alarms in bulk", async |db| {
             let mut transaction = db.begin().await?;
+            // Re-arming adds to what may wake the agent: not for one that was suspended or removed meanwhile.
+            if action == Action::Rearm && !quota::admit(&mut transaction, owner, may).await? {
+                return Ok(None);
+            }
             let mut room = meant.room(&mut transaction, quotas).await?;
             let selected = meant.select(&mut transaction, None).await?;
             let (matched, fitting) = (count(selected.matched), count(selected.fitting));
@@ -114,6 +120,9 @@ impl Store {
                 for alarm in alarms {
                     if room == 0 {
                         break;
+                    }
+                    if action == Action::Rearm && too_fast(&alarm, quotas, now).is_some() {
+                        continue;
                     }
                     let id = alarm.id;
                     let changes = if dry_run {
@@ -140,7 +149,7 @@ impl Store {
             // Where there is no room, calling again will not help.
             let (changed, left) = (ids.len(), if room == 0 { 0 } else { fitting.saturating_sub(handled) });
             let skipped = matched.saturating_sub(left + changed);
-            Ok(Bulk { matched, changed, skipped, ids, truncated: left > 0 })
+            Ok(Some(Bulk { matched, changed, skipped, ids, truncated: left > 0 }))
         })
         .await
     }
@@ -170,10 +179,7 @@ impl Meant<'_> {
     /// How many may be changed: re-arming adds to the owner's living alarms, the other actions do not.
     async fn room(&self, db: &mut PgConnection, quotas: &Quotas) -> Result<u64, sqlx::Error> {
         match (self.action, quotas.max_active_alarms) {
-            (Action::Rearm, Some(limit)) => {
-                quota::lock_owner(db, self.owner, quotas).await?;
-                Ok(u64::from(limit).saturating_sub(quota::living(db, self.owner).await?))
-            }
+            (Action::Rearm, Some(limit)) => Ok(u64::from(limit).saturating_sub(quota::living(db, self.owner).await?)),
             (Action::Rearm | Action::Cancel | Action::Pause | Action::Resume, _) => Ok(u64::MAX),
         }
     }
@@ -243,6 +249,7 @@ const fn is_done<R>(edited: &Edited<R>) -> bool {
         | Edited::Unreadable(_)
         | Edited::Refused(_)
         | Edited::OverQuota(_)
+        | Edited::Barred
         | Edited::Unchanged(_) => false,
     }
 }

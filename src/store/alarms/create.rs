@@ -3,13 +3,13 @@
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
-use super::{Alarm, bind_definition, columns, quota};
+use super::{Alarm, May, bind_definition, columns, quota};
 use crate::{
     domain::{
         access::Did,
         alarm::{Definition, Slot},
         ids::AlarmId,
-        quota::{Exceeded, Quotas},
+        quota::Exceeded,
     },
     store::{Result, Store, interval::interval, unreadable},
 };
@@ -27,8 +27,8 @@ pub struct Request<'a> {
     /// Empty: none.
     pub idempotency_key: &'a str,
     pub correlation_id: &'a str,
-    /// What the owner may have.
-    pub quotas: Quotas,
+    /// What the owner may do.
+    pub may: May,
 }
 
 /// What became of a request to create.
@@ -39,12 +39,14 @@ pub enum Created {
     Known(Alarm),
     /// The owner has as many as it may.
     OverQuota(Exceeded),
+    /// The owner is not let in any more.
+    Barred,
 }
 
 impl Store {
     /// Creates an alarm, or finds the one that the owner's key already stands for.
     pub async fn create_or_find_by_key(&self, request: &Request<'_>) -> Result<Created> {
-        if request.quotas.max_active_alarms.is_some() {
+        if request.may.quotas.max_active_alarms.is_some() {
             return self.create_within_quota(request).await;
         }
         self.ask("creating an alarm", async |db| {
@@ -54,6 +56,9 @@ impl Store {
                 if let Some(alarm) = insert(db, request).await? {
                     self.hint(db, &alarm).await;
                     return Ok(Created::New(alarm));
+                }
+                if !quota::is_let_in(db, request.owner, &request.may).await? {
+                    return Ok(Created::Barred);
                 }
                 if let Some(alarm) = by_key(db, request.owner, request.idempotency_key).await? {
                     return Ok(Created::Known(alarm));
@@ -68,16 +73,20 @@ impl Store {
     async fn create_within_quota(&self, request: &Request<'_>) -> Result<Created> {
         self.ask("creating an alarm within a quota", async |db| {
             let mut transaction = db.begin().await?;
-            quota::lock_owner(&mut transaction, request.owner, &request.quotas).await?;
+            if !quota::admit(&mut transaction, request.owner, &request.may).await? {
+                return Ok(Created::Barred);
+            }
             // Whoever repeats a request is not asking for one more. Nobody else can insert under this key while we hold the lock.
             if let Some(alarm) = by_key(&mut transaction, request.owner, request.idempotency_key).await? {
                 return Ok(Created::Known(alarm));
             }
-            if let Err(exceeded) = quota::admit_one_more(&mut transaction, request.owner, &request.quotas).await? {
+            if let Err(exceeded) = quota::admit_one_more(&mut transaction, request.owner, &request.may.quotas).await? {
                 return Ok(Created::OverQuota(exceeded));
             }
             let Some(alarm) = insert(&mut transaction, request).await? else {
-                return Err(unreadable("an alarm with the same idempotency key came in beside the owner's lock"));
+                // It came in before the owner had a limit, and so without the lock.
+                let known = by_key(&mut transaction, request.owner, request.idempotency_key).await?;
+                return known.map(Created::Known).ok_or_else(|| unreadable("an idempotency key is held by nobody"));
             };
             transaction.commit().await?;
             self.hint(db, &alarm).await;
@@ -118,6 +127,7 @@ pub(super) async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Resu
         .bind(interval(request.first.offset))
         .bind(request.idempotency_key)
         .bind(request.born_at)
+        .bind(request.may.unenrolled)
         .fetch_optional(db)
         .await
 }

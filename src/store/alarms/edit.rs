@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
-use super::{Alarm, Resource, bind_definition, columns, quota};
+use super::{Alarm, May, Resource, bind_definition, columns, quota};
 use crate::{
     domain::{
         access::Did,
@@ -44,6 +44,8 @@ pub enum Edited<R> {
     Refused(R),
     /// It is more than the owner may have.
     OverQuota(Exceeded),
+    /// The owner is not let in any more.
+    Barred,
     /// It was so already; nothing was written.
     Unchanged(Box<Alarm>),
     Done(Box<Alarm>),
@@ -129,12 +131,16 @@ impl Store {
         id: AlarmId,
         instant: Option<DateTime<Utc>>,
         leniency: chrono::TimeDelta,
-        quotas: &Quotas,
+        may: &May,
     ) -> Result<Edited<NotRearmed>> {
-        self.edit_within("re-arming an alarm", owner, id, quotas, async |db, alarm, now| {
+        let quotas = &may.quotas;
+        self.edit_within("re-arming an alarm", owner, id, Some(may), async |db, alarm, now| {
             if !alarm.status.is_living()
                 && let Err(exceeded) = quota::admit_one_more(db, owner, quotas).await?
             {
+                return Ok(Edited::OverQuota(exceeded));
+            }
+            if let Some(exceeded) = too_fast(&alarm, quotas, now) {
                 return Ok(Edited::OverQuota(exceeded));
             }
             rearmed(db, alarm, instant, now, leniency).await
@@ -150,21 +156,25 @@ impl Store {
         id: AlarmId,
         verb: impl AsyncFnOnce(&mut PgConnection, Alarm, DateTime<Utc>) -> Result<Edited<R>, sqlx::Error>,
     ) -> Result<Edited<R>> {
-        self.edit_within(doing, owner, id, &Quotas::default(), verb).await
+        self.edit_within(doing, owner, id, None, verb).await
     }
 
-    /// The same for a verb that may add to the owner's living alarms.
+    /// The same for a verb that may add to the owner's living alarms, if the owner may.
     async fn edit_within<R>(
         &self,
         doing: &'static str,
         owner: &Did,
         id: AlarmId,
-        quotas: &Quotas,
+        may: Option<&May>,
         verb: impl AsyncFnOnce(&mut PgConnection, Alarm, DateTime<Utc>) -> Result<Edited<R>, sqlx::Error>,
     ) -> Result<Edited<R>> {
         self.ask(doing, async |db| {
             let mut transaction = db.begin().await?;
-            quota::lock_owner(&mut transaction, owner, quotas).await?;
+            if let Some(may) = may
+                && !quota::admit(&mut transaction, owner, may).await?
+            {
+                return Ok(Edited::Barred);
+            }
             let Some(alarm) = lock(&mut transaction, owner, id).await? else { return Ok(Edited::Unknown) };
             if let Some(resource) = alarm.resource() {
                 return Ok(Edited::Managed(resource));
@@ -191,6 +201,12 @@ async fn lock(db: &mut PgConnection, owner: &Did, id: AlarmId) -> Result<Option<
     .bind(owner.as_str())
     .fetch_optional(db)
     .await
+}
+
+/// Whether the alarm's series is faster than its owner may have, and how.
+pub(super) fn too_fast(alarm: &Alarm, quotas: &Quotas, now: DateTime<Utc>) -> Option<Exceeded> {
+    let timing = alarm.when.timing().ok()?;
+    quotas.admit_schedule(&timing.schedule, now).err()
 }
 
 /// The time at which the lock was had. `now()` would be when the transaction began, which may have waited for the lock

@@ -33,6 +33,7 @@ pub(super) use edit::{Replan, cancel, clock, paused, resumed, write_definition};
 pub use list::{Filter, LIST, Page};
 pub use operator::{Again, Search, Seen};
 pub use put::{NotPlaced, Placed, Placement};
+pub use quota::May;
 pub use upkeep::{Due, Place, Resting};
 
 use super::{

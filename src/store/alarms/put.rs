@@ -5,18 +5,18 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{Connection, PgConnection};
 
 use super::{
-    Alarm, Request, Resource, columns,
+    Alarm, May, Request, Resource, columns,
     create::insert,
-    edit::{Replan, clock, write_definition},
+    edit::{Edited, Replan, clock, resumed, write_definition},
     quota,
 };
 use crate::{
     domain::{
         access::Did,
-        alarm::{Defaults, Definition, Draft, Plan, Slot, Status},
+        alarm::{Cause, Defaults, Definition, Draft, Plan, Slot, Status},
         ids::AlarmId,
         invalid::Invalid,
-        quota::{Exceeded, Quotas},
+        quota::Exceeded,
     },
     store::{Result, Store, unreadable},
 };
@@ -34,7 +34,7 @@ pub struct Placement<'a> {
     pub new_correlation_id: &'a str,
     /// What a draft that says nothing gets.
     pub max_failures: u32,
-    pub quotas: Quotas,
+    pub may: May,
     /// How far back an instant may lie.
     pub leniency: TimeDelta,
 }
@@ -49,6 +49,8 @@ pub enum Placed {
     /// A resource manages it, and only the resource may.
     Managed(Resource),
     Refused(NotPlaced),
+    /// The owner is not let in any more.
+    Barred,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +79,9 @@ impl Store {
             // Somebody else may create it between our look and our insert: then it is there when we look again.
             for _ in 0..3 {
                 let mut transaction = db.begin().await?;
-                quota::lock_owner(&mut transaction, placement.owner, &placement.quotas).await?;
+                if !quota::admit(&mut transaction, placement.owner, &placement.may).await? {
+                    return Ok(Placed::Barred);
+                }
                 let stored = lock_by_key(&mut transaction, placement.owner, placement.idempotency_key).await?;
                 let now = clock(&mut transaction).await?;
                 let placed = match stored {
@@ -116,7 +120,7 @@ async fn created(
     now: DateTime<Utc>,
 ) -> Result<Option<Placed>, sqlx::Error> {
     let defined = define(placement, now, now).and_then(|definition| {
-        placement.quotas.admit_schedule(&definition.timing.schedule, now).map_err(NotPlaced::OverQuota)?;
+        placement.may.quotas.admit_schedule(&definition.timing.schedule, now).map_err(NotPlaced::OverQuota)?;
         let first = slot(&definition, placement.id, now, now - placement.leniency)?;
         Ok((definition, first))
     });
@@ -124,7 +128,7 @@ async fn created(
         Ok(defined) => defined,
         Err(refused) => return Ok(Some(Placed::Refused(refused))),
     };
-    if let Err(exceeded) = quota::admit_one_more(db, placement.owner, &placement.quotas).await? {
+    if let Err(exceeded) = quota::admit_one_more(db, placement.owner, &placement.may.quotas).await? {
         return Ok(Some(Placed::Refused(NotPlaced::OverQuota(exceeded))));
     }
     let request = Request {
@@ -135,14 +139,14 @@ async fn created(
         born_at: now,
         idempotency_key: placement.idempotency_key,
         correlation_id: placement.correlation_id.unwrap_or(placement.new_correlation_id),
-        quotas: placement.quotas,
+        may: placement.may,
     };
     let inserted = insert(db, &request).await?;
     Ok(inserted.map(|alarm| Placed::Created(Box::new(alarm))))
 }
 
-/// An equal definition on an active alarm changes nothing. Another one on an active alarm, with the same schedule, leaves the
-/// occurrence, and a wake under way, as they are. Everything else begins anew from now.
+/// An equal definition on an active alarm changes nothing. With the same schedule a living alarm keeps its occurrence, a wake under way and
+/// its place on the ladder; if its owner had paused it, it goes on as after a resume. Everything else begins anew from now.
 async fn replaced(
     db: &mut PgConnection,
     placement: &Placement<'_>,
@@ -165,38 +169,64 @@ async fn replaced(
         return Ok(Placed::Unchanged(Box::new(alarm)));
     }
     let same_schedule = before.is_some_and(|before| definition.timing.is_same_schedule(&before.timing));
-    let replan = if same_schedule && alarm.status == Status::Active {
+    let replan = if same_schedule && alarm.status.is_living() {
         None
     } else {
-        // What has fired at this very instant must not fire for it again.
-        let accepted_from = if is_equal && !alarm.status.is_living() { now } else { now - placement.leniency };
-        let admitted = placement.quotas.admit_schedule(&definition.timing.schedule, now).map_err(NotPlaced::OverQuota);
+        // What is over for this very instant must not fire for it again.
+        let accepted_from = if same_schedule { now } else { now - placement.leniency };
+        let admitted =
+            placement.may.quotas.admit_schedule(&definition.timing.schedule, now).map_err(NotPlaced::OverQuota);
         match admitted.and_then(|()| slot(&definition, alarm.id, now, accepted_from)) {
             Ok(slot) => Some(Replan { passed: alarm.forgone(now), ..Replan::armed(slot) }),
             Err(refused) => return Ok(Placed::Refused(refused)),
         }
     };
     if !alarm.status.is_living()
-        && let Err(exceeded) = quota::admit_one_more(db, placement.owner, &placement.quotas).await?
+        && let Err(exceeded) = quota::admit_one_more(db, placement.owner, &placement.may.quotas).await?
     {
         return Ok(Placed::Refused(NotPlaced::OverQuota(exceeded)));
     }
-    rouse(db, alarm.id, placement.correlation_id).await?;
+    correlate(db, alarm.id, placement.correlation_id).await?;
+    let alarm = if replan.is_some() {
+        rouse(db, alarm.id).await?;
+        alarm
+    } else {
+        // Decided by the schedule as it is, which stays.
+        match resumed(db, alarm.clone(), Cause::Owner, now).await? {
+            Edited::Done(alarm) => *alarm,
+            Edited::Unknown
+            | Edited::Managed(_)
+            | Edited::Unreadable(_)
+            | Edited::Refused(_)
+            | Edited::OverQuota(_)
+            | Edited::Barred
+            | Edited::Unchanged(_) => alarm,
+        }
+    };
     let alarm = write_definition(db, &alarm, &definition, replan.as_ref(), None).await?;
     Ok(Placed::Changed(Box::new(alarm)))
 }
 
-/// Over or paused by its owner no more, and without failures. A pause that others have ordered stays.
-async fn rouse(db: &mut PgConnection, id: AlarmId, correlation_id: Option<&str>) -> Result<(), sqlx::Error> {
+async fn correlate(db: &mut PgConnection, id: AlarmId, correlation_id: Option<&str>) -> Result<(), sqlx::Error> {
+    let Some(correlation_id) = correlation_id else { return Ok(()) };
+    sqlx::query("UPDATE alarms SET correlation_id = $2 WHERE id = $1")
+        .bind(id.as_uuid())
+        .bind(correlation_id)
+        .execute(db)
+        .await
+        .map(|_| ())
+}
+
+/// Over or paused by its owner no more. A pause that others have ordered stays.
+async fn rouse(db: &mut PgConnection, id: AlarmId) -> Result<(), sqlx::Error> {
     sqlx::query(
         "UPDATE alarms
-         SET correlation_id = coalesce($2, correlation_id), cancelled_by = NULL, failure_count = 0, last_error = '',
+         SET cancelled_by = NULL,
              paused_by = array_remove(paused_by, 'owner'),
              status = CASE WHEN array_remove(paused_by, 'owner') = '{}' THEN 'active' ELSE 'paused' END
          WHERE id = $1",
     )
     .bind(id.as_uuid())
-    .bind(correlation_id)
     .execute(db)
     .await
     .map(|_| ())

@@ -1,20 +1,43 @@
-//! How many alarms an owner has, counted under a lock of the owner's own, so that of two that ask for the last place one gets it.
-//! Whoever needs both takes this lock before any row's.
+//! What an owner may do, seen where it is done. How many alarms an owner has is counted under a lock of the owner's own, so that of two
+//! that ask for the last place one gets it; and whether the owner is still enrolled is asked once more, under a lock that a suspension, a
+//! removal or a rotation has to wait for: a request may have been let in long before its body came.
+//!
+//! Order of locks: the owner's, the agent's row, alarms by their ids.
 
 use sqlx::PgConnection;
 
-use crate::domain::{access::Did, quota::Exceeded, quota::Quotas};
+use crate::domain::{
+    access::Did,
+    quota::{Exceeded, Quotas},
+};
 
-/// From here to the end of the transaction nobody else adds to the owner's living alarms. Nothing is locked for an owner without a limit.
-pub(super) async fn lock_owner(db: &mut PgConnection, owner: &Did, quotas: &Quotas) -> Result<(), sqlx::Error> {
-    if quotas.max_active_alarms.is_none() {
-        return Ok(());
+/// What the owner behind a request may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct May {
+    pub quotas: Quotas,
+    /// Also one that is not enrolled may: on developers' machines.
+    pub unenrolled: bool,
+}
+
+/// From here to the end of the transaction nobody else adds to the living alarms of an owner with a limit, and nobody suspends or removes
+/// the agent. `false`: it is not let in any more.
+pub(super) async fn admit(db: &mut PgConnection, owner: &Did, may: &May) -> Result<bool, sqlx::Error> {
+    if may.quotas.max_active_alarms.is_some() {
+        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('chronos: alarms of ' || $1, 0))")
+            .bind(owner.as_str())
+            .execute(&mut *db)
+            .await?;
     }
-    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('chronos: alarms of ' || $1, 0))")
+    is_let_in(db, owner, may).await
+}
+
+/// Whether the owner is enrolled and not suspended. Holds the row until the transaction ends.
+pub(super) async fn is_let_in(db: &mut PgConnection, owner: &Did, may: &May) -> Result<bool, sqlx::Error> {
+    let suspended: Option<bool> = sqlx::query_scalar("SELECT suspended FROM agents WHERE did = $1 FOR SHARE")
         .bind(owner.as_str())
-        .execute(db)
-        .await
-        .map(|_| ())
+        .fetch_optional(db)
+        .await?;
+    Ok(suspended.map_or(may.unenrolled, |suspended| !suspended))
 }
 
 /// Whether the owner may have one more. The caller holds the owner's lock.

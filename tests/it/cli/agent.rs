@@ -149,7 +149,13 @@ async fn what_cannot_be_done_to_an_agent_is_refused_with_the_reason_and_what_to_
         assert_eq!(refused(&database, &["agent", verb, &bob.did]).await, format!("chronosd agent {verb}: {held}\n"));
     }
     let purge = refused(&database, &["agent", "remove", &ann.did, "--purge"]).await;
-    assert_eq!(purge, format!("chronosd agent remove: {unknown}, and it owns nothing\n"));
+    assert_eq!(
+        purge,
+        format!(
+            "chronosd agent remove: {} is not enrolled and owns nothing; `chronosd agent list` shows who is enrolled\n",
+            ann.did
+        )
+    );
     assert_eq!(
         refused(&database, &["agent", "add", &bob.did, "--public-key", &bob.public_key]).await,
         format!("chronosd agent add: {held}\n")

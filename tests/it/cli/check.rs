@@ -50,7 +50,7 @@ async fn when_all_is_there_every_line_is_ok_and_no_wake_was_sent() {
     assert_eq!(lines(&ended), ["ok"; 5], "{}", ended.stdout);
     assert_eq!(line(&ended, "configuration"), "ok    configuration: complete for dispatch, api");
     assert!(line(&ended, "database").starts_with("ok    database: reachable, Postgres 1"), "{}", ended.stdout);
-    assert_eq!(line(&ended, "schema"), "ok    schema: known, and up to date");
+    assert_eq!(line(&ended, "schema"), "ok    schema: this version can work with it");
     assert_eq!(line(&ended, "CRDs"), "ok    CRDs: no cluster: skipped");
     let origin = sink.url.trim_end_matches("/internal/wake");
     assert_eq!(line(&ended, "router"), format!("ok    router: {origin} takes connections; no wake was sent"));

@@ -310,3 +310,33 @@ async fn a_bearer_is_taken_whole_or_not_at_all() {
         assert_eq!(ask(wrong.clone()).await, 401, "{wrong}");
     }
 }
+
+/// `in_flight: true`: a claim stood when the alarm was cancelled, so its wake may still arrive.
+#[tokio::test]
+async fn cancelling_what_is_under_way_says_so() {
+    let world = World::new().await;
+    let daemon = world.chronosd("api,dispatch").await;
+    let api = AgentKey::of("ann").sign_in(&daemon.api_url()).await;
+    world.sink.always(crate::support::Reply::Hold);
+    let path = path(&created(&api, &json!({ "kind": "once", "delay_seconds": 1, "wake_message": "m" })).await);
+    world.sink.wakes(1).await;
+    let cancelled = api.delete(&path).await.data();
+    assert_eq!((&cancelled["status"], &cancelled["in_flight"]), (&json!("cancelled"), &json!(true)));
+    world.sink.release();
+    let told = eventually("the attempt is recorded", || async {
+        let history = api.get(&format!("{path}/attempts")).await.data();
+        (history["count"] == 1).then(|| history["attempts"][0]["outcome"].clone())
+    })
+    .await;
+    assert_eq!(told, "cancelled");
+    assert_eq!(api.get(&path).await.data()["status"], "cancelled", "not revived by a late answer");
+}
+
+/// An instant up to 30 s back is due at once; further back it is refused.
+#[tokio::test]
+async fn an_instant_just_passed_is_due_at_once() {
+    let (_world, _daemon, api) = door().await;
+    let at = |seconds| json!({ "kind": "once", "fire_at": later(seconds), "wake_message": "m" });
+    assert_eq!(api.post("/v1/alarms", &at(-20)).await.data()["status"], "active");
+    assert_eq!(api.post("/v1/alarms", &at(-40)).await.refusal(), (400, "invalid_request", "fire_at"));
+}

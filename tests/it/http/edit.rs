@@ -52,6 +52,7 @@ async fn a_patch_that_cannot_stand_is_told_with_its_field() {
     let (once, cron) = (path(&created(&api, &in_an_hour()).await), path(&created(&api, &daily()).await));
     for (path, patch, field) in [
         (&once, json!({ "kind": "cron" }), "kind"),
+        (&once, json!({ "kind": null }), "kind"),
         (&once, json!({ "id": "x" }), "id"),
         (&once, json!({ "idempotency_key": "k" }), "idempotency_key"),
         (&once, json!({ "correlation_id": "c" }), "correlation_id"),

@@ -359,6 +359,36 @@ async fn a_mistake_is_told_with_its_field_and_nothing_is_stored() {
         let answer = api.post("/v1/alarms", &body).await;
         assert_eq!(answer.refusal(), (400, "invalid_request", field), "{body}: {}", answer.text);
     }
+    // What no JSON library would send.
+    let raw = |rest: &str| format!(r#"{{"kind":"once","delay_seconds":3600,"wake_message":"m",{rest}}}"#);
+    let deep = format!(r#""payload":{}{}"#, "[".repeat(65), "]".repeat(65));
+    let bomb = format!(r#""payload":{}"#, "[".repeat(100_000));
+    for (rest, field) in [
+        (r#""kind":"cron""#, "kind"),
+        (r#""label":"a","label":"b""#, "label"),
+        (r#""label":"a\u0000b""#, "label"),
+        (r#""conversation_id":"a\u0000b""#, "conversation_id"),
+        (r#""idempotency_key":"a\u0000b""#, "idempotency_key"),
+        (r#""labels":{"a":"b\u0000"}"#, "labels"),
+        (r#""labels":{"a":"1","a":"2"}"#, "labels"),
+        (r#""max_failures":18446744073709551616"#, "max_failures"),
+        (r#""max_failures":1e400"#, "max_failures"),
+        (r#""max_failures":1.5"#, "max_failures"),
+        (r#""max_failures":-1"#, "max_failures"),
+        (r#""label":"\ud800""#, "label"),
+        (r#""fire_at":7"#, "fire_at"),
+        (deep.as_str(), "payload"),
+        (bomb.as_str(), "payload"),
+    ] {
+        let answer = api.post_text("/v1/alarms", &raw(rest)).await;
+        assert_eq!(answer.refusal(), (400, "invalid_request", field), "{:.99}: {:.300}", rest, answer.text);
+    }
+    let many: serde_json::Map<String, Value> = (0..65).map(|number| (format!("k{number}"), json!("v"))).collect();
+    let many = json!({ "kind": "once", "delay_seconds": 5, "wake_message": "m", "labels": many });
+    assert_eq!(api.post("/v1/alarms", &many).await.refusal(), (400, "invalid_request", "labels"));
+    // A misspelt place for something is no licence to do it.
+    let misplaced = api.send(api.request(Method::POST, "/v1/alarms?dry_run=true").body(in_an_hour().to_string())).await;
+    assert_eq!(misplaced.refusal(), (400, "invalid_request", "dry_run"));
     // All at once: the person mends it once.
     let body = json!({ "kind": "once", "fire_at": "tomorrow", "wake_message": "", "correlation_id": "é" });
     let answer = api.post("/v1/alarms", &body).await;

@@ -43,6 +43,11 @@ async fn five_slots_from_now_unless_asked_otherwise() {
     assert_eq!(fires(preview(&api, json!({ "cron_expr": "@daily", "n": 100 })).await), 100);
     assert_eq!(fires(preview(&api, json!({ "fire_at": later(60) })).await), 1);
     assert_eq!(fires(preview(&api, json!({ "delay_seconds": 60 })).await), 1);
+    let once = preview(&api, json!({ "fire_at": "2090-01-01T00:00:00Z", "timezone": "Asia/Tokyo" })).await;
+    assert_eq!(
+        (&once["timezone"], &once["fires"][0]["local"]),
+        (&json!("Asia/Tokyo"), &json!("2090-01-01T09:00:00+09:00"))
+    );
     let window =
         json!({ "cron_expr": "@hourly", "starts_at": "2090-01-01T00:00:00Z", "ends_at": "2090-01-01T02:00:00Z" });
     let told = preview(&api, window).await;
@@ -68,6 +73,9 @@ async fn with_a_spread_the_exact_instant_is_known_for_an_alarm_that_is_there() {
     assert_eq!(fire["effective_from"], fire["scheduled_for"]);
     assert_eq!(fire["effective_until"].as_str().unwrap()[11..], *"10:00:00Z");
     assert_eq!(fire.get("effective_at"), None);
+    // No slot is moved onto the next one, however wide the window.
+    let dense = json!({ "cron_expr": "@every 60s", "spread_seconds": 600, "n": 1, "from": "2090-01-01T00:00:00Z" });
+    assert_eq!(preview(&api, dense).await["fires"][0]["effective_until"], "2090-01-01T00:02:00Z");
 
     let body = json!({ "kind": "cron", "cron_expr": "0 9 * * *", "spread_seconds": 3600, "wake_message": "m" });
     let id = created(&api, &body).await;
@@ -77,6 +85,9 @@ async fn with_a_spread_the_exact_instant_is_known_for_an_alarm_that_is_there() {
     let told = preview(&api, of_alarm).await["fires"][0].clone();
     assert_eq!((&told["effective_at"], &told["scheduled_for"]), (&view["next_fire_at"], &view["scheduled_for"]));
     assert_eq!(view["upcoming"][0], view["next_fire_at"]);
+    let beside = json!({ "alarm_id": id, "timezone": "Asia/Tokyo" });
+    let refused = api.post("/v1/schedules/preview", &beside).await;
+    assert_eq!(refused.refusal(), (400, "invalid_request", "timezone"), "{}", refused.text);
     // Without a schedule in the body it is the alarm's own.
     assert_eq!(preview(&api, json!({ "alarm_id": id, "n": 1 })).await["fires"][0], told);
 }
@@ -95,7 +106,8 @@ async fn a_preview_of_nothing_is_refused() {
         (json!({ "cron_expr": "@daily", "n": 0 }), "n"),
         (json!({ "cron_expr": "@daily", "n": 101 }), "n"),
         (json!({ "cron_expr": "@daily", "from": "now" }), "from"),
-        (json!({ "cron_expr": "@daily", "from": "2100-12-31T23:59:59Z" }), "cron_expr"),
+        (json!({ "cron_expr": "@daily", "from": "2100-12-31T23:59:59Z" }), "from"),
+        (json!({ "fire_at": "2090-01-01T00:00:00Z", "from": "2091-01-01T00:00:00Z" }), "from"),
         (json!({ "cron_expr": "@daily", "kind": "cron" }), "kind"),
     ] {
         let refused = api.post("/v1/schedules/preview", &body).await;

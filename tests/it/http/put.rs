@@ -176,3 +176,48 @@ async fn an_alarm_that_cannot_be_read_is_replaced() {
     assert_eq!(after["last_error"], "");
     created(&api, &in_an_hour()).await;
 }
+
+#[tokio::test]
+async fn a_put_with_the_same_schedule_keeps_the_place_on_the_ladder() {
+    let (world, _daemon, api) = door().await;
+    let (_, _, alarm) = put(&api, &daily()).await;
+    let mut db = world.database.connect().await;
+    execute(
+        &mut db,
+        "UPDATE alarms SET failure_count = 2, last_error = 'router: 503', scheduled_for = now() - interval '1 minute',
+                           next_fire_at = now() + interval '1 minute'",
+    )
+    .await;
+    let mut other = daily();
+    other["wake_message"] = json!("another");
+    let (_, changed, after) = put(&api, &other).await;
+    assert!(changed);
+    assert_eq!((&after["failure_count"], &after["last_error"]), (&json!(2), &json!("router: 503")));
+    let path = path(alarm["id"].as_str().unwrap());
+    assert_eq!(api.act(&format!("{path}/fire")).await.refusal(), (409, "conflict", ""), "it is being retried");
+}
+
+#[tokio::test]
+async fn a_put_on_a_paused_alarm_whose_wake_is_under_way_does_not_send_it_twice() {
+    let world = World::new().await;
+    let daemon = world.chronosd("api,dispatch").await;
+    let api = AgentKey::of("ann").sign_in(&daemon.api_url()).await;
+    world.sink.always(crate::support::Reply::Hold);
+    let body = json!({ "kind": "once", "fire_at": later(1), "wake_message": "once" });
+    let (_, _, alarm) = put(&api, &body).await;
+    let path = path(alarm["id"].as_str().unwrap());
+    world.sink.wakes(1).await;
+    api.act(&format!("{path}/pause")).await.data();
+    let (_, changed, after) = put(&api, &body).await;
+    assert!(changed);
+    assert_eq!(after["status"], "active");
+    world.sink.always(crate::support::Reply::Status(200));
+    world.sink.release();
+    eventually("the alarm is fired", || async { (api.get(&path).await.data()["status"] == "fired").then_some(()) })
+        .await;
+    assert_eq!(world.sink.received().len(), 1);
+    // Nor does another message make it fire for the same instant again.
+    let mut other = body;
+    other["wake_message"] = json!("another");
+    assert_eq!(api.put(KEY, &other).await.refusal(), (400, "invalid_request", "fire_at"));
+}

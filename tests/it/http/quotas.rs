@@ -4,7 +4,7 @@ use chronos::{domain::quota::Quotas, store::agents::Enrolled};
 use serde_json::{Value, json};
 
 use super::{created, in_an_hour, path};
-use crate::support::{AgentKey, Daemon, World, api::Api};
+use crate::support::{AgentKey, Daemon, World, alarms::execute, api::Api};
 
 /// An agent with these quotas.
 async fn limited(max_active_alarms: Option<u32>, min_interval_seconds: Option<u32>) -> (World, Daemon, Api) {
@@ -94,7 +94,7 @@ async fn a_bulk_arms_as_many_again_as_there_are_places() {
 
 #[tokio::test]
 async fn a_series_that_fires_too_often_is_told_how_often_it_may() {
-    let (_world, _daemon, api) = limited(None, Some(300)).await;
+    let (world, _daemon, api) = limited(None, Some(300)).await;
     let cron = |expression: &str| json!({ "kind": "cron", "cron_expr": expression, "wake_message": "m" });
     let fast = api.post("/v1/alarms", &cron("*/2 * * * *")).await;
     assert_eq!(fast.refusal(), (429, "quota_exceeded", "cron_expr"), "{}", fast.text);
@@ -104,8 +104,20 @@ async fn a_series_that_fires_too_often_is_told_how_often_it_may() {
     let id = created(&api, &cron("*/5 * * * *")).await;
     let faster = api.patch(&path(&id), &json!({ "cron_expr": "* * * * *" })).await;
     assert_eq!(faster.refusal(), (429, "quota_exceeded", "cron_expr"));
+    // A quota that came later holds when the alarm is armed again.
+    let mut db = world.database.connect().await;
+    let old = created(&api, &cron("*/5 * * * *")).await;
+    execute(
+        &mut db,
+        &format!("UPDATE alarms SET cron_expr = '* * * * *', labels = '{{\"team\":\"ops\"}}' WHERE id = '{old}'"),
+    )
+    .await;
+    api.delete(&path(&old)).await.data();
+    assert_eq!(api.act(&format!("{}/rearm", path(&old))).await.refusal(), (429, "quota_exceeded", "cron_expr"));
+    let bulk = api.post("/v1/alarms/bulk", &json!({ "action": "rearm", "selector": "team=ops" })).await.data();
+    assert_eq!((&bulk["changed"], &bulk["skipped"]), (&json!(0), &json!(1)));
     // Once is not often.
     created(&api, &in_an_hour()).await;
     assert_eq!(api.get(&path(&id)).await.data()["cron_expr"], "*/5 * * * *");
-    assert_eq!(api.get("/v1/alarms").await.data()["count"], 2);
+    assert_eq!(api.get("/v1/alarms?status=active").await.data()["count"], 2);
 }

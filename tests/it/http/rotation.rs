@@ -151,6 +151,8 @@ async fn the_database_is_asked_with_the_newest_password() {
     execute(&mut admin, &away).await;
     let healthy = async || Api::new(&daemon.api_url()).get("/healthz").await;
     eventually("it is back", || async { (healthy().await.status == 200).then_some(()) }).await;
+    // Health has a connection of its own; this takes one of the facade's.
+    AgentKey::of("ann").sign_in(&daemon.api_url()).await;
     let names: Vec<String> =
         sqlx::query_scalar("SELECT DISTINCT application_name FROM pg_stat_activity WHERE usename = $1")
             .bind(&role)

@@ -5,6 +5,10 @@ use std::process::Stdio;
 use chrono::{DateTime, Utc};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use super::{created, in_an_hour, path};
 use crate::support::{
@@ -105,6 +109,14 @@ async fn a_suspended_agent_is_refused_at_once_and_comes_back_when_it_is_resumed(
     let again = verify(&anonymous, &proof(&ann, &challenge(&anonymous, &ann.did).await)).await;
     assert_eq!((again.status, &again.text), (401, &refused.text), "nor does it sign in");
 
+    // Nor does an operator wake it, by arming what was over.
+    let mut db = world.database.connect().await;
+    execute(&mut db, "UPDATE alarms SET status = 'failed', paused_by = '{}'").await;
+    chronosd(&world, &["alarm", "rearm", &id, "--delay-seconds", "3600"]).await;
+    let (status, causes): (String, Vec<String>) =
+        sqlx::query_as("SELECT status, paused_by FROM alarms").fetch_one(&mut db).await.unwrap();
+    assert_eq!((status.as_str(), causes), ("paused", vec!["agent".to_owned()]));
+
     chronosd(&world, &["agent", "resume", &ann.did]).await;
     let view = api.get(&path(&id)).await.data();
     assert_eq!((&view["status"], &view["paused_by"]), (&json!("active"), &json!([])), "by itself, with its old token");
@@ -113,6 +125,58 @@ async fn a_suspended_agent_is_refused_at_once_and_comes_back_when_it_is_resumed(
     assert_eq!(api.get("/v1/alarms").await.text, refused.text);
     chronosd(&world, &["agent", "add", &ann.did, "--public-key", &ann.public_key]).await;
     assert_eq!(api.get(&path(&id)).await.data()["status"], "active");
+}
+
+/// A request is let in by its head; its body may come half a minute later.
+#[tokio::test]
+async fn who_is_removed_while_a_body_is_on_its_way_leaves_nothing_behind() {
+    let (world, daemon) = guarded().await;
+    let (ann, ben, new) = (AgentKey::of("ann"), AgentKey::of("ben"), AgentKey::of("ben"));
+    for key in [&ann, &ben] {
+        chronosd(&world, &["agent", "add", &key.did, "--public-key", &key.public_key]).await;
+    }
+    let api = ann.sign_in(&daemon.api_url()).await;
+    let over = created(&api, &in_an_hour()).await;
+    api.delete(&path(&over)).await.data();
+    let cron = json!({ "kind": "cron", "cron_expr": "@every 5s", "wake_message": "m" }).to_string();
+    let again = json!({ "delay_seconds": 5 }).to_string();
+    let of_ben = ben.sign_in(&daemon.api_url()).await;
+    let half_way = futures::future::join_all([
+        begin(&daemon, &api, "POST /v1/alarms", &cron),
+        begin(&daemon, &api, "PUT /v1/alarms/by-key/k", &cron),
+        begin(&daemon, &api, &format!("POST {}/rearm", path(&over)), &again),
+        begin(&daemon, &of_ben, "POST /v1/alarms", &cron),
+    ])
+    .await;
+    chronosd(&world, &["agent", "remove", &ann.did]).await;
+    chronosd(&world, &["agent", "rotate", &ben.did, &new.did, "--public-key", &new.public_key]).await;
+    for (mut stream, rest) in half_way {
+        stream.write_all(rest.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.unwrap();
+        assert!(said.starts_with("HTTP/1.1 401 "), "{said}");
+    }
+    let mut db = world.database.connect().await;
+    let left: Vec<String> = sqlx::query_scalar("SELECT status FROM alarms").fetch_all(&mut db).await.unwrap();
+    assert_eq!(left, ["cancelled"]);
+}
+
+/// Sends all but the last byte of a request, once the facade has asked who it is; the connection, and what is left to send.
+async fn begin(daemon: &Daemon, api: &Api, what: &str, body: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(daemon.api.unwrap()).await.unwrap();
+    let credentials: Vec<String> =
+        api.credentials().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let credentials = credentials.concat();
+    // 100-continue is asked for when the body is first wanted: after the caller was let in.
+    let head = format!(
+        "{what} HTTP/1.1\r\nhost: x\r\n{credentials}connection: close\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut go_on = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+    stream.read_exact(&mut go_on).await.unwrap();
+    assert!(go_on.starts_with(b"HTTP/1.1 100 "), "{}", String::from_utf8_lossy(&go_on));
+    (stream, body.to_owned())
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use chronos::{
 
 use sqlx::Connection;
 
-use super::{ann, bob, create, every_minute, execute, in_an_hour, labels, read};
+use super::{ANYBODY, ann, bob, create, every_minute, execute, in_an_hour, labels, read};
 use crate::support::{Database, eventually};
 
 fn ops() -> Selector {
@@ -25,7 +25,7 @@ fn of_ops(draft: Draft) -> Draft {
 }
 
 async fn bulk(store: &Store, action: Action) -> Bulk {
-    store.bulk_if_owned(&ann(), action, &ops(), &[], false, &chronos::domain::quota::Quotas::default()).await.unwrap()
+    store.bulk_if_owned(&ann(), action, &ops(), &[], false, &ANYBODY).await.unwrap().unwrap()
 }
 
 /// Matched, changed, skipped.
@@ -60,10 +60,7 @@ async fn a_dry_run_decides_everything_and_writes_nothing() {
     let database = Database::fresh().await;
     let store = database.store().await;
     let alarm = create(&store, &ann(), of_ops(in_an_hour())).await;
-    let dry = store
-        .bulk_if_owned(&ann(), Action::Cancel, &ops(), &[], true, &chronos::domain::quota::Quotas::default())
-        .await
-        .unwrap();
+    let dry = store.bulk_if_owned(&ann(), Action::Cancel, &ops(), &[], true, &ANYBODY).await.unwrap().unwrap();
     assert_eq!((counts(&dry), dry.ids.as_slice()), ((1, 1, 0), [alarm.id].as_slice()));
     assert_eq!(read(&store, &alarm).await.revision, 1);
 }
@@ -76,17 +73,8 @@ async fn a_status_narrows_what_is_meant() {
     let cancelled = create(&store, &ann(), of_ops(every_minute())).await;
     store.cancel_if_owned(&ann(), cancelled.id).await.unwrap();
     execute(&mut database.connect().await, "UPDATE alarms SET status = 'fired' WHERE status = 'active'").await;
-    let rearmed = store
-        .bulk_if_owned(
-            &ann(),
-            Action::Rearm,
-            &ops(),
-            &[Status::Fired],
-            false,
-            &chronos::domain::quota::Quotas::default(),
-        )
-        .await
-        .unwrap();
+    let rearmed =
+        store.bulk_if_owned(&ann(), Action::Rearm, &ops(), &[Status::Fired], false, &ANYBODY).await.unwrap().unwrap();
     assert_eq!((counts(&rearmed), rearmed.ids), ((1, 1, 0), vec![fired.id]));
 }
 
@@ -130,10 +118,7 @@ async fn more_than_one_call_handles_are_done_by_calling_again() {
         ),
     )
     .await;
-    let dry = store
-        .bulk_if_owned(&ann(), Action::Pause, &ops(), &[], true, &chronos::domain::quota::Quotas::default())
-        .await
-        .unwrap();
+    let dry = store.bulk_if_owned(&ann(), Action::Pause, &ops(), &[], true, &ANYBODY).await.unwrap().unwrap();
     let first = bulk(&store, Action::Pause).await;
     assert_eq!((counts(&first), first.truncated), ((MANY, BULK_MOST, 0), true));
     assert_eq!(dry, first);

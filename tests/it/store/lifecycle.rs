@@ -6,7 +6,9 @@ use chronos::{
     store::alarms::{Cancelled, Edited},
 };
 
-use super::{NO_LENIENCY, ann, claim, create, done, draft, every_minute, execute, history, in_an_hour, patch, read};
+use super::{
+    ANYBODY, NO_LENIENCY, ann, claim, create, done, draft, every_minute, execute, history, in_an_hour, patch, read,
+};
 use crate::support::Database;
 
 #[tokio::test]
@@ -83,12 +85,7 @@ async fn only_what_is_over_is_armed_again_and_then_under_a_new_delivery() {
     let database = Database::fresh().await;
     let store = database.store().await;
     let (owner, alarm) = (ann(), create(&store, &ann(), in_an_hour()).await);
-    let rearm = async |instant| {
-        store
-            .rearm_if_owned(&owner, alarm.id, instant, NO_LENIENCY, &chronos::domain::quota::Quotas::default())
-            .await
-            .unwrap()
-    };
+    let rearm = async |instant| store.rearm_if_owned(&owner, alarm.id, instant, NO_LENIENCY, &ANYBODY).await.unwrap();
     assert!(matches!(rearm(None).await, Edited::Refused(NotRearmed::Living(Status::Active))));
     store.cancel_if_owned(&owner, alarm.id).await.unwrap();
     // Its instant still lies ahead.

@@ -19,7 +19,7 @@ use chronos::{
     domain::{access::Did, alarm::Changes, ids::WorkerId, labels::Labels},
     store::{
         Store,
-        alarms::{Alarm, Edited, Patch},
+        alarms::{Alarm, Edited, May, Patch},
         claims::{Beat, Found, Look, Room},
     },
 };
@@ -28,6 +28,12 @@ use uuid::Uuid;
 
 pub use crate::support::alarms::{ann, bob, create, create_with_key, draft, every_minute, execute, in_an_hour, read};
 use crate::support::{AgentKey, Database};
+
+/// No limits, enrolled or not.
+pub const ANYBODY: May = May {
+    quotas: chronos::domain::quota::Quotas { max_active_alarms: None, min_interval_seconds: None },
+    unenrolled: true,
+};
 
 const LEASE: std::time::Duration = std::time::Duration::from_secs(120);
 const NO_LENIENCY: TimeDelta = TimeDelta::zero();

@@ -8,7 +8,7 @@ use chronos::{
     },
     store::{
         Store,
-        alarms::{Alarm, Created, Request},
+        alarms::{Alarm, Created, May, Request},
     },
 };
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -48,7 +48,7 @@ pub async fn create_with_key(store: &Store, owner: &Did, draft: Draft, key: &str
         born_at,
         idempotency_key: key,
         correlation_id: "test",
-        quotas: chronos::domain::quota::Quotas::default(),
+        may: May { unenrolled: true, ..May::default() },
     };
     store.create_or_find_by_key(&request).await.unwrap()
 }
@@ -58,6 +58,7 @@ pub async fn create(store: &Store, owner: &Did, draft: Draft) -> Alarm {
         Created::New(alarm) => alarm,
         Created::Known(alarm) => panic!("no key, and yet known: {alarm:?}"),
         Created::OverQuota(exceeded) => panic!("no quota, and yet {exceeded}"),
+        Created::Barred => panic!("anybody may"),
     }
 }
 

@@ -219,9 +219,10 @@ async fn a_removal_that_died_half_way_is_finished_by_the_next() {
     let store = database.store().await;
     let owner = enrolled_ann(&store).await;
     let early = create(&store, &owner, in_an_hour()).await;
-    // It died here; and a request that was let in before comes through.
-    suspend(&store, &owner, true).await;
+    // It died here, before it paused anything.
     let late = create(&store, &owner, in_an_hour()).await;
+    let mut db = database.connect().await;
+    execute(&mut db, "UPDATE agents SET suspended = true").await;
     assert!(store.find_agent(&owner).await.unwrap().is_some_and(|agent| agent.suspended));
 
     assert!(matches!(store.remove_agent_unless_managed(&owner).await.unwrap(), Changed::Done(_)));

@@ -54,10 +54,10 @@ async fn everything_goes_over_to_the_new_key_and_nothing_is_left_behind() {
     let key = hex::decode("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a").unwrap();
     let quotas = Quotas { max_active_alarms: Some(7), min_interval_seconds: Some(60) };
     store.enrol_by_hand_unless_held(&old, &key.try_into().unwrap(), quotas).await.unwrap();
-    let Changed::Done(before) = store.set_suspended_unless_managed(&old, true).await.unwrap() else { panic!() };
     let alarm = create(&store, &old, in_an_hour()).await;
     let over = create(&store, &old, in_an_hour()).await;
     store.cancel_if_owned(&old, over.id).await.unwrap();
+    let Changed::Done(before) = store.set_suspended_unless_managed(&old, true).await.unwrap() else { panic!() };
     furnish(&database, &store, &old).await;
     store.open_challenge(&old, "nonce", std::time::Duration::from_secs(60), 20).await.unwrap();
     execute(

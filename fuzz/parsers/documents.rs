@@ -105,6 +105,71 @@ pub fn create_body(data: &[u8]) -> bool {
     }
 }
 
+/// The bytes are the body of `PATCH /v1/alarms/{id}`, for a series and for an alarm that fires once.
+pub fn patch_body(data: &[u8]) -> bool {
+    let born = defaults();
+    let draft = |cron_expr: Option<&str>, delay_seconds| Draft {
+        cron_expr: cron_expr.map(str::to_owned),
+        delay_seconds,
+        wake_message: "wake up".to_owned(),
+        ..Draft::default()
+    };
+    let taken = [draft(Some("@every 90m"), None), draft(None, Some(60))].map(|draft| {
+        let before = draft.define(born).expect("it is right");
+        match read::patch(data, &before, born) {
+            Ok(after) => {
+                assert_holds(&after, born.born_at);
+                assert_eq!(
+                    after.timing.schedule.kind(),
+                    before.timing.schedule.kind(),
+                    "another kind is another alarm"
+                );
+                assert_eq!(read::patch(data, &after, born), Ok(after), "patching twice is patching once");
+                true
+            }
+            Err(problem) => {
+                assert_told(&problem);
+                false
+            }
+        }
+    });
+    taken.contains(&true)
+}
+
+/// The bytes are the body of `POST /v1/alarms/bulk`.
+pub fn bulk_body(data: &[u8]) -> bool {
+    match read::bulk(data) {
+        Ok(meant) => {
+            assert!(!meant.selector.is_empty(), "nobody means every alarm by saying nothing");
+            true
+        }
+        Err(problem) => {
+            assert_told(&problem);
+            false
+        }
+    }
+}
+
+/// The bytes are the body of `POST /v1/schedules/preview`.
+pub fn preview_body(data: &[u8]) -> bool {
+    let now = defaults().born_at;
+    match read::preview(data, now) {
+        Ok(fires) => {
+            assert!((1..=100).contains(&fires.len()));
+            assert!(fires.windows(2).all(|pair| pair[0].scheduled_for < pair[1].scheduled_for), "one after another");
+            let body: Value = serde_json::from_slice(data).unwrap_or_default();
+            if body["from"].is_null() {
+                assert!(fires[0].scheduled_for > now, "ahead");
+            }
+            true
+        }
+        Err(problem) => {
+            assert_told(&problem);
+            false
+        }
+    }
+}
+
 /// What everything behind both doors relies on.
 fn assert_holds(definition: &Definition, born_at: DateTime<Utc>) {
     let again = Draft::of(definition).define(Defaults { born_at, ..defaults() });

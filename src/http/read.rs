@@ -2,11 +2,13 @@
 //! For `fuzz/parsers`, which tries everything that reads text from outside.
 
 use axum::http::HeaderMap;
+use chrono::{DateTime, Utc};
 
-use super::{alarms, auth, envelope, problem::Problem};
+use super::{alarms, auth, envelope, problem::Problem, schedules};
 use crate::domain::{
     access::Did,
     alarm::{Defaults, Definition},
+    schedule::Fire,
 };
 
 pub use auth::Proof;
@@ -16,6 +18,22 @@ pub fn create(body: &[u8], defaults: Defaults) -> Result<Definition, Problem> {
     let body: alarms::body::CreateBody = envelope::parse(body)?;
     let key = alarms::body::idempotency_key(&HeaderMap::new(), body.idempotency_key.as_deref())?;
     body.define(&key, defaults)
+}
+
+/// `PATCH /v1/alarms/{id}` of an alarm that is defined so
+pub fn patch(body: &[u8], definition: &Definition, defaults: Defaults) -> Result<Definition, Problem> {
+    let changes = envelope::parse::<alarms::body::PatchBody>(body)?.changes()?;
+    Ok(changes.onto(definition).define(defaults)?)
+}
+
+/// `POST /v1/alarms/bulk`
+pub fn bulk(body: &[u8]) -> Result<alarms::bulk::Meant, Problem> {
+    envelope::parse::<alarms::bulk::BulkBody>(body)?.meant()
+}
+
+/// `POST /v1/schedules/preview`
+pub fn preview(body: &[u8], now: DateTime<Utc>) -> Result<Vec<Fire>, Problem> {
+    Ok(envelope::parse::<schedules::PreviewBody>(body)?.fires(None, now)?.1)
 }
 
 /// `POST /v1/agent/auth/challenge`

@@ -127,12 +127,7 @@ pub async fn preview(
         // A malformed id is an unknown one.
         Some(id) => Some(find(&facade, &caller, parse_id(id)).await?),
     };
-    let (from, count) = body.range(now)?;
-    let timing = body.timing(alarm.as_ref(), from)?;
-    let mut fires = timing.schedule.preview(from, count);
-    if fires.is_empty() {
-        return Err(body.nothing_after(&timing.schedule, from));
-    }
+    let (timing, mut fires) = body.fires(alarm.as_ref(), now)?;
     let zone = match &timing.schedule {
         // An instant has no zone of its own; it is shown as a clock in the caller's would show it.
         Schedule::Once { .. } => {
@@ -189,6 +184,14 @@ fn behind(timing: &Timing, alarm: Option<&Alarm>, now: DateTime<Utc>) -> Behind 
 }
 
 impl PreviewBody {
+    /// What is meant, and when it fires: at least once.
+    pub fn fires(&self, alarm: Option<&Alarm>, now: DateTime<Utc>) -> Result<(Timing, Vec<Fire>), Problem> {
+        let (from, count) = self.range(now)?;
+        let timing = self.timing(alarm, from)?;
+        let fires = timing.schedule.preview(from, count);
+        if fires.is_empty() { Err(self.nothing_after(&timing.schedule, from)) } else { Ok((timing, fires)) }
+    }
+
     /// After which instant, and how many.
     fn range(&self, now: DateTime<Utc>) -> Result<(DateTime<Utc>, usize), Problem> {
         let mut invalid = Vec::new();

@@ -51,6 +51,10 @@ fn nearly(name: &str) -> String {
             r"  (delaySeconds: [0-9_xeo.+-]{1,9}|cronExpr: '<cron>'|fireAt: <instant>)\n",
             r"(  payload: [\[\]{}a:, ]{0,8}\n)?",
         ],
+        "bulk_body" => &[
+            r#"\{"action":"(cancel|pause|resume|rearm|[a-z]{0,3})","selector":"([a-z]{0,3}(=|!=|)[a-z]{0,2},?){0,2}""#,
+            r#"(,"status":"(active|fired|[a-z,]{0,4})"|,"dry_run":(true|null|1)|,"[a-z\\n]{1,3}":1)?\}"#,
+        ],
         "challenge" => &[r"(did:matrix:[ab:]{1,3}:[0-9a-f]{15,17}\n[ab:\n]{0,3}\n?){1,2}"],
         "create_body" => &[
             r#"\{"wake_message":"[a-z ]{0,5}",("kind":"once","delay_seconds":-?[0-9]{1,19}|"#,
@@ -65,6 +69,15 @@ fn nearly(name: &str) -> String {
         "did" => &[r"(did|DID):(matrix|web):[A-Za-z0-9_-]{0,36}:[0-9a-fA-Fg]{15,17}(:)?"],
         "every" => &[r" ?([0-9]{1,5}[hms]){1,3}[hmsd]?|0*[0-9]{17,22}[hms]"],
         "page_size" => &[r"(limit|limi[tT]|%6[0-9a-f]imit)=(%3[0-9]|[0-9+-]){0,6}(&[a-z%0]{0,4}=?)?"],
+        "patch_body" => &[
+            r#"\{("cron_expr":("<cron>"|null)|"delay_seconds":-?[0-9]{1,19}|"fire_at":("<instant>"|null)|"label":("[a-z]{0,3}"|null)"#,
+            r#"|"labels":(null|\{"[a-z ]{1,2}":("[a-z]{0,2}"|null)\})|"max_failures":(null|-?[0-9]{1,3})|"timezone":("<zone>"|null)"#,
+            r#"|"misfire":"(skip|fire_all|[a-z]{0,3})"|"kind":(null|"cron")|"payload":[\[\]0-9,{}]{0,5})\}"#,
+        ],
+        "preview_body" => &[
+            r#"\{("cron_expr":"<cron>"|"delay_seconds":-?[0-9]{1,19}|"fire_at":"<instant>")"#,
+            r#"(,"n":-?[0-9]{1,3}|,"from":"<instant>"|,"timezone":"<zone>"|,"spread_seconds":-?[0-9]{1,9}|,"ends_at":"<instant>")?\}"#,
+        ],
         "payload" => &[
             r#"[ \t]?(\{("a":[0-9.eE+-]{1,6}(,"[\\u0ad8"]{0,6}":\[\])?)?\}"#,
             r#"|\[{0,70}\]{0,70}|"[\\u0d8"\[]{0,9}")[ \n]?"#,

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::read::statuses;
 use crate::{
-    domain::{ids::AlarmId, invalid::quoted, labels::Selector},
+    domain::{alarm::Status, ids::AlarmId, invalid::quoted, labels::Selector},
     http::{
         Facade,
         auth::Caller,
@@ -62,22 +62,35 @@ pub async fn bulk(
     Body(body): Body<BulkBody>,
 ) -> Result<Data<BulkView>, Problem> {
     let _turn = caller.turn().await;
-    let action = action(&body.action)?;
-    let selector = Selector::parse(&body.selector)
-        .map_err(|error| Problem::invalid_field("selector", format!("selector {error}")))?;
-    if selector.is_empty() {
-        let told = "selector is empty, which would mean every alarm; name labels, such as team=ops";
-        return Err(Problem::invalid_field("selector", told));
-    }
-    let statuses = body.status.as_deref().filter(|text| !text.is_empty()).map(statuses).transpose()?;
-    let statuses = statuses.unwrap_or_default();
-    let done = facade
-        .store
-        .bulk_if_owned(&caller.owner, action, &selector, &statuses, body.dry_run.unwrap_or(false), &facade.may(&caller))
-        .await?;
+    let Meant { action, selector, statuses, dry_run } = body.meant()?;
+    let done =
+        facade.store.bulk_if_owned(&caller.owner, action, &selector, &statuses, dry_run, &facade.may(&caller)).await?;
     let done = done.ok_or_else(Problem::unauthorized)?;
     let Bulk { matched, changed, skipped, ids, truncated } = done;
     Ok(Data(BulkView { matched, changed, skipped, ids, truncated }))
+}
+
+/// What is to be done, and to which alarms.
+#[derive(Debug)]
+pub struct Meant {
+    pub action: Action,
+    pub selector: Selector,
+    pub statuses: Vec<Status>,
+    pub dry_run: bool,
+}
+
+impl BulkBody {
+    pub fn meant(&self) -> Result<Meant, Problem> {
+        let action = action(&self.action)?;
+        let selector = Selector::parse(&self.selector)
+            .map_err(|error| Problem::invalid_field("selector", format!("selector {error}")))?;
+        if selector.is_empty() {
+            let told = "selector is empty, which would mean every alarm; name labels, such as team=ops";
+            return Err(Problem::invalid_field("selector", told));
+        }
+        let statuses = self.status.as_deref().filter(|text| !text.is_empty()).map(statuses).transpose()?;
+        Ok(Meant { action, selector, statuses: statuses.unwrap_or_default(), dry_run: self.dry_run.unwrap_or(false) })
+    }
 }
 
 fn action(word: &str) -> Result<Action, Problem> {

@@ -100,7 +100,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
 
     let mut api_address = None;
     if let Some(api) = &config.api {
-        let store = process.connect(database, "api", database.api_pool).await?;
+        let store = process.connect(database, store::API, database.api_pool).await?;
         let facade = http::Facade::new(store, watcher, Arc::clone(&process.clock), api, config.max_failures);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);

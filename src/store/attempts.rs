@@ -99,6 +99,7 @@ pub(super) async fn page(
     .bind(after.map(|cursor| cursor.at))
     .bind(after.map(|cursor| cursor.id))
     .bind(limit.saturating_add(1))
+    .persistent(false)
     .fetch_all(db)
     .await?;
     let place = |entry: &Entry| Cursor { at: entry.started_at, id: entry.id };

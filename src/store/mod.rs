@@ -62,6 +62,11 @@ pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// of an edit must not keep its rows locked until TCP notices, hours later.
 const ON_CONNECT: &str = "SET plan_cache_mode = force_custom_plan; SET jit = off; SET statement_timeout = '10s'; \
                           SET idle_in_transaction_session_timeout = '15s'";
+/// The facade's statements find one row by its key, or insert one: planning them each time costs more than running them. The few whose
+/// plan depends on the values (lists, bulk, history) are not kept prepared, and so planned for the values at hand.
+const ON_API_CONNECT: &str = "SET plan_cache_mode = auto";
+/// The role whose connections those are.
+pub const API: &str = "api";
 /// A dispatcher's results come many at once. When somebody holds on to one of their rows the others must not wait for it: the batch is
 /// refused soon, and each is written by itself.
 const ON_DISPATCH_CONNECT: &str = "SET lock_timeout = '2s'";
@@ -210,6 +215,9 @@ impl Store {
                     // callers that hang up could have more statements running than the pool has connections.
                     if let Err(error) = connection.execute("SET client_connection_check_interval = '1s'").await {
                         tracing::debug!(%error, "the server cannot see whether we are still there");
+                    }
+                    if role == API {
+                        connection.execute(ON_API_CONNECT).await?;
                     }
                     if role == DISPATCH {
                         connection.execute(ON_DISPATCH_CONNECT).await?;

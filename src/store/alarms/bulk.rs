@@ -172,6 +172,7 @@ impl Meant<'_> {
             .bind(self.action.as_str())
             .bind(i32::try_from(BULK_MOST).unwrap_or(i32::MAX))
             .bind(after)
+            .persistent(false)
             .fetch_one(db)
             .await
     }

@@ -117,8 +117,8 @@ impl Store {
 }
 
 pub(super) async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Result<Option<Alarm>, sqlx::Error> {
-    let statement = concat!(include_str!("../sql/create_alarm.sql"), columns!());
-    bind_definition(sqlx::query_as(statement), request.definition)
+    let statement = concat!(include_str!("../sql/create_alarm.sql"), columns!("'' AS wake_message, '' AS payload"));
+    let inserted: Option<Alarm> = bind_definition(sqlx::query_as(statement), request.definition)
         .bind(request.id.as_uuid())
         .bind(request.owner.as_str())
         .bind(request.owner.user_id())
@@ -129,7 +129,12 @@ pub(super) async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Resu
         .bind(request.born_at)
         .bind(request.may.unenrolled)
         .fetch_optional(db)
-        .await
+        .await?;
+    Ok(inserted.map(|alarm| Alarm {
+        wake_message: request.definition.wake_message.clone(),
+        payload: request.definition.payload.as_str().to_owned(),
+        ..alarm
+    }))
 }
 
 async fn by_key(db: &mut PgConnection, owner: &Did, key: &str) -> Result<Option<Alarm>, sqlx::Error> {

@@ -63,6 +63,7 @@ impl Store {
                 .bind(after.map(|cursor| cursor.id))
                 // One more than asked for says whether there is another page.
                 .bind(limit.saturating_add(1))
+                .persistent(false)
                 .fetch(db);
             let (mut alarms, mut bytes): (Vec<Alarm>, usize) = (Vec::new(), 0);
             while let Some(alarm) = rows.try_next().await? {

@@ -98,11 +98,15 @@ pub struct Alarm {
 /// The columns of an [`Alarm`], in one place for every statement that returns one.
 macro_rules! columns {
     () => {
-        "id, owner_did, label, labels::text AS labels, kind, fire_at, cron_expr, timezone, starts_at, ends_at, spread, \
-         spread_offset, misfire, max_lateness, conversation_id, wake_message, payload::text AS payload, max_failures, \
+        columns!("wake_message, payload::text AS payload")
+    };
+    // For who has just written the two long ones, and need not have them sent back.
+    ($long:literal) => {
+        concat!("id, owner_did, label, labels::text AS labels, kind, fire_at, cron_expr, timezone, starts_at, ends_at, spread, \
+         spread_offset, misfire, max_lateness, conversation_id, ", $long, ", max_failures, \
          status, paused_by, cancelled_by, scheduled_for, series_at, next_fire_at, schedule_epoch, revision, failure_count, \
          last_error, fired_count, missed_count, coalesce(claimed_until > clock_timestamp(), false) AS in_flight, source, cluster_id, \
-         resource_namespace, resource_name, idempotency_key, correlation_id, created_at, updated_at, last_fired_at"
+         resource_namespace, resource_name, idempotency_key, correlation_id, created_at, updated_at, last_fired_at")
     };
 }
 pub(super) use columns;

@@ -3,9 +3,12 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
-use crate::domain::{
-    rfc3339,
-    schedule::{Fire, Schedule},
+use crate::{
+    domain::{
+        rfc3339,
+        schedule::{Fire, Schedule},
+    },
+    http::schedules::{Behind, views},
 };
 
 /// Local time with its offset, UTC, and a note where a clock change has a hand in it. Every column is as wide as its widest
@@ -23,24 +26,11 @@ pub fn lines(fires: &[Fire]) -> Vec<String> {
     fires.iter().zip(&local).zip(&utc).map(line).collect()
 }
 
-/// The `fires` of `POST /v1/schedules/preview`. With a spread the exact instant follows from the id the alarm will get, so
-/// only its bounds can be told.
+/// The `fires` of `POST /v1/schedules/preview`, by the same code. With a spread the exact instant follows from the id the alarm will get,
+/// so only its bounds can be told.
 pub fn json(fires: &[Fire], spread: TimeDelta) -> Value {
-    let one = |fire: &Fire| {
-        let mut told = json!({
-            "scheduled_for": rfc3339(fire.scheduled_for),
-            "local": fire.local.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, false),
-            "note": fire.note.map(|note| note.to_string()),
-        });
-        if spread > TimeDelta::zero() {
-            told["effective_from"] = rfc3339(fire.scheduled_for).into();
-            told["effective_until"] = rfc3339(fire.scheduled_for + spread).into();
-        } else {
-            told["effective_at"] = rfc3339(fire.scheduled_for).into();
-        }
-        told
-    };
-    fires.iter().map(one).collect()
+    let behind = if spread > TimeDelta::zero() { Behind::AtMost(spread) } else { Behind::Exactly(TimeDelta::zero()) };
+    json!(views(fires, behind))
 }
 
 /// Whether it counts real time from an instant, instead of following a clock on the wall.

@@ -128,7 +128,7 @@ pub struct Asked {
     pub page: Page,
 }
 
-pub const LIST_PARAMETERS: &[&str] =
+const LIST_PARAMETERS: &[&str] =
     &["status", "kind", "label_prefix", "labels", "correlation_id", "due_after", "due_before", "limit", "cursor"];
 
 impl Asked {

@@ -24,7 +24,10 @@ use super::{
 };
 use crate::{
     config::Enrolment,
-    domain::{access::Did, quota::Quotas},
+    domain::{
+        access::{self, Did},
+        quota::Quotas,
+    },
     store::{
         agents::{Agent, Presence},
         alarms::May,
@@ -91,10 +94,6 @@ impl Facade {
 impl Enrolment {
     /// Whether an agent, or somebody who is not enrolled, may speak.
     fn admits(self, agent: Option<&Agent>) -> bool {
-        match (self, agent) {
-            (Self::Registered | Self::Open, Some(agent)) => !agent.suspended,
-            (Self::Registered, None) => false,
-            (Self::Open, None) => true,
-        }
+        access::is_let_in(agent.map(|agent| agent.suspended), self == Self::Open)
     }
 }

@@ -5,7 +5,7 @@ use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::{
-    Alarm, Edited, May, columns,
+    Alarm, May, columns,
     edit::{cancel, clock, paused, rearmed, resumed, too_fast},
     list::requirements,
     quota,
@@ -236,21 +236,8 @@ async fn apply(db: &mut PgConnection, action: Action, alarm: Alarm, now: DateTim
     match action {
         Action::Cancel if alarm.status.is_living() => cancel(db, alarm.id, "owner").await.map(|_| true),
         Action::Cancel => Ok(false),
-        Action::Pause => paused(db, alarm, Cause::Owner).await.map(|edited| is_done(&edited)),
-        Action::Resume => resumed(db, alarm, Cause::Owner, now).await.map(|edited| is_done(&edited)),
-        Action::Rearm => rearmed(db, alarm, None, now, TimeDelta::zero()).await.map(|edited| is_done(&edited)),
-    }
-}
-
-const fn is_done<R>(edited: &Edited<R>) -> bool {
-    match edited {
-        Edited::Done(_) => true,
-        Edited::Unknown
-        | Edited::Managed(_)
-        | Edited::Unreadable(_)
-        | Edited::Refused(_)
-        | Edited::OverQuota(_)
-        | Edited::Barred
-        | Edited::Unchanged(_) => false,
+        Action::Pause => paused(db, alarm, Cause::Owner).await.map(|edited| edited.done().is_some()),
+        Action::Resume => resumed(db, alarm, Cause::Owner, now).await.map(|edited| edited.done().is_some()),
+        Action::Rearm => rearmed(db, alarm, None, now, TimeDelta::zero()).await.map(|edited| edited.done().is_some()),
     }
 }

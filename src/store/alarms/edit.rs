@@ -51,6 +51,22 @@ pub enum Edited<R> {
     Done(Box<Alarm>),
 }
 
+impl<R> Edited<R> {
+    /// The alarm as it is now, if anything was written.
+    pub fn done(self) -> Option<Alarm> {
+        match self {
+            Self::Done(alarm) => Some(*alarm),
+            Self::Unknown
+            | Self::Managed(_)
+            | Self::Unreadable(_)
+            | Self::Refused(_)
+            | Self::OverQuota(_)
+            | Self::Barred
+            | Self::Unchanged(_) => None,
+        }
+    }
+}
+
 /// What an owner wants different.
 #[derive(Debug)]
 pub struct Patch<'a> {

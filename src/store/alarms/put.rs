@@ -7,7 +7,7 @@ use sqlx::{Connection, PgConnection};
 use super::{
     Alarm, May, Request, Resource, columns,
     create::insert,
-    edit::{Edited, Replan, clock, resumed, write_definition},
+    edit::{Replan, clock, resumed, write_definition},
     quota,
 };
 use crate::{
@@ -192,16 +192,7 @@ async fn replaced(
         alarm
     } else {
         // Decided by the schedule as it is, which stays.
-        match resumed(db, alarm.clone(), Cause::Owner, now).await? {
-            Edited::Done(alarm) => *alarm,
-            Edited::Unknown
-            | Edited::Managed(_)
-            | Edited::Unreadable(_)
-            | Edited::Refused(_)
-            | Edited::OverQuota(_)
-            | Edited::Barred
-            | Edited::Unchanged(_) => alarm,
-        }
+        resumed(db, alarm.clone(), Cause::Owner, now).await?.done().unwrap_or(alarm)
     };
     let alarm = write_definition(db, &alarm, &definition, replan.as_ref(), None).await?;
     Ok(Placed::Changed(Box::new(alarm)))

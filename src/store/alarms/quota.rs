@@ -7,7 +7,7 @@
 use sqlx::PgConnection;
 
 use crate::domain::{
-    access::Did,
+    access::{self, Did},
     quota::{Exceeded, Quotas},
 };
 
@@ -37,7 +37,7 @@ pub(super) async fn is_let_in(db: &mut PgConnection, owner: &Did, may: &May) -> 
         .bind(owner.as_str())
         .fetch_optional(db)
         .await?;
-    Ok(suspended.map_or(may.unenrolled, |suspended| !suspended))
+    Ok(access::is_let_in(suspended, may.unenrolled))
 }
 
 /// Whether the owner may have one more. The caller holds the owner's lock.

@@ -54,8 +54,8 @@ pub async fn cancel(
 
 /// Change an alarm
 ///
-/// A JSON merge patch: what is not there stays, `null` goes back to its default, `payload` is replaced whole, `fire_at` and
-/// `delay_seconds` replace each other. `kind`, `id`, `idempotency_key` and `correlation_id` do not change.
+/// A JSON merge patch: what is not there stays, `null` goes back to its default, `labels` are merged one by one, `payload` is replaced whole,
+/// `fire_at` and `delay_seconds` replace each other. `kind`, `id`, `idempotency_key` and `correlation_id` do not change.
 #[utoipa::path(
     patch, path = "/v1/alarms/{id}", tag = "alarms", operation_id = "patchAlarm",
     params(parameters::AlarmId, parameters::IfMatch),
@@ -108,7 +108,8 @@ pub async fn pause(
 
 /// Resume an alarm
 ///
-/// Lifts the owner's pause and no other. What its slots were meanwhile is for `misfire` to say. There is no body.
+/// Lifts the owner's pause and no other. Slots of a series that passed meanwhile do not fire; an alarm that fires once and whose instant
+/// passed fires at once, unless its `misfire` is `skip`. Repeating it changes nothing. There is no body.
 #[utoipa::path(
     post, path = "/v1/alarms/{id}/resume", tag = "alarms", operation_id = "resumeAlarm",
     params(parameters::AlarmId),
@@ -129,7 +130,7 @@ pub async fn resume(
 
 /// Fire an alarm now
 ///
-/// Its next occurrence is due at once; a series goes on from there as planned. There is no body.
+/// A wake beside its schedule: a series keeps its next slot, an alarm that fires once is spent by it. There is no body.
 #[utoipa::path(
     post, path = "/v1/alarms/{id}/fire", tag = "alarms", operation_id = "fireAlarm",
     params(parameters::AlarmId),

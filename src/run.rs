@@ -27,7 +27,7 @@ use uuid::Uuid;
 use crate::{
     clock::{self, Clock},
     config::{self, Config, DispatchMode},
-    controller::Controller,
+    controller::{self, Controller},
     dispatch::{Dispatcher, Gate, Limits, Parts, Pulse},
     domain::ids::WorkerId,
     http,
@@ -38,8 +38,6 @@ use crate::{
     upkeep::{Retention, Upkeep},
 };
 
-/// Connections of the controller: its reconciles, and one that hears hints.
-const CONTROLLER_POOL: u32 = 10;
 /// Probes and `/healthz` ask one thing, and seldom.
 const PROBE_POOL: u32 = 2;
 /// After the grace period for deliveries everything else has this long.
@@ -125,9 +123,12 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     if let (true, Some(client), Some(elect)) = (config.roles.controller, client, elections) {
         let controller = Controller {
             client,
-            store: process.connect(database, "controller", CONTROLLER_POOL).await?,
+            store: process.connect(database, "controller", controller::CONNECTIONS).await?,
             clock: Arc::clone(&process.clock),
             namespaces: config.controller.namespaces,
+            cluster_name: config.controller.cluster_name,
+            orphan_grace: config.controller.orphan_grace,
+            instance: leader::host(),
             max_failures: config.max_failures,
             ready,
         };
@@ -348,7 +349,7 @@ async fn while_leading(controller: Controller, mut leadership: Leadership, stop:
 /// As many as this process may have with others, all at once: to the database, and to the router.
 fn own_connections(config: &Config) -> u64 {
     let database = &config.database;
-    let pools = PROBE_POOL + database.api_pool + database.dispatch_pool + CONTROLLER_POOL;
+    let pools = PROBE_POOL + database.api_pool + database.dispatch_pool + controller::CONNECTIONS;
     let deliveries = config.dispatch.as_ref().map_or(0, |dispatch| dispatch.concurrency);
     u64::from(pools).saturating_add(deliveries as u64)
 }

@@ -1,21 +1,36 @@
 //! The row in Postgres becomes what the resource says.
 
-use kube::ResourceExt;
+use kube::{Api, Resource, ResourceExt, api::ListParams};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Context, Error,
+    Context, Error, agents,
     status::Report,
     validate::{Refused, Valid},
 };
 use crate::{
-    crd::{Alarm, Mistake, condition::reason},
-    domain::{alarm::Draft, ids::ResourceUid},
-    store::resources::{Applied, Desired, Identity},
+    crd::{Agent, Alarm, Guarded, Mistake, condition::reason},
+    domain::{access::Did, alarm::Draft, quota::Exceeded},
+    store::{
+        agents::{Enrolled, Holder},
+        resources::{Applied, Desired, Doubt, Identity},
+    },
 };
 
-pub async fn apply(context: &Context, alarm: &Alarm, valid: &Valid) -> Report {
-    let identity = identity(context, alarm, valid.uid);
+/// What came of it.
+pub enum Outcome {
+    Report(Report),
+    /// Nothing yet: the API server itself must say first how the resource stands.
+    Doubtful(Doubt),
+}
+
+pub async fn apply(
+    context: &Context,
+    alarm: &Alarm,
+    valid: &Valid,
+    confirmed: Option<&Doubt>,
+) -> Result<Outcome, Error> {
+    let identity = context.identity(alarm, valid.uid);
     let hash = fingerprint(valid);
     let desired = Desired {
         identity: &identity,
@@ -24,37 +39,107 @@ pub async fn apply(context: &Context, alarm: &Alarm, valid: &Valid) -> Report {
         definition: &valid.definition,
         hash: &hash,
         created_at: valid.created_at,
+        suspended: valid.suspended,
+        fire_requested: valid.fire_requested.as_deref(),
+        confirmed,
     };
-    match context.store.apply_resource(&desired).await {
-        Ok(Applied::Stored(stored)) => Report::Stored(stored),
-        Ok(Applied::NeverFires) => {
-            let message = Mistake::never_fires().to_string();
-            refuse(context, alarm, Refused { reason: reason::INVALID_SCHEDULE, message }).await
+    let mut applied = context.store.apply_resource(&desired).await;
+    if let Ok(Applied::NotOwned(holder)) = applied {
+        // The Agent may have come a moment ago, and nobody has mirrored it yet.
+        if let Err(refused) = enrol_beside(context, &identity, &valid.owner, holder).await? {
+            return Ok(Outcome::Report(silence(context, &identity, refused).await));
+        }
+        applied = context.store.apply_resource(&desired).await;
+    }
+    let report = match applied {
+        Ok(Applied::Stored { facts, not_fired }) => Report::Stored { facts, not_fired },
+        Ok(Applied::Doubtful(doubt)) => return Ok(Outcome::Doubtful(doubt)),
+        Ok(Applied::NeverFires) => refuse(context, &identity, Refused::for_mistakes(&[Mistake::never_fires()])).await,
+        Ok(Applied::OverQuota(exceeded)) => refuse(context, &identity, over_quota(&exceeded)).await,
+        Ok(Applied::NotOwned(holder)) => {
+            silence(context, &identity, not_owned(&identity, &valid.owner, None, holder.as_ref())).await
         }
         Err(error) => Report::Failed(error),
-    }
+    };
+    Ok(Outcome::Report(report))
 }
 
 /// Nothing is written for what is refused; what was stored before, if anything, goes on and is reported as it is.
-pub async fn refuse(context: &Context, alarm: &Alarm, refused: Refused) -> Report {
-    let Some(uid) = alarm.uid().and_then(|uid| uid.parse().ok()) else {
-        return Report::Refused { refused, stored: None };
-    };
-    match context.store.find_resource(&identity(context, alarm, uid)).await {
+pub async fn refuse(context: &Context, identity: &Identity, refused: Refused) -> Report {
+    match context.store.find_resource(identity).await {
         Ok(stored) => Report::Refused { refused, stored: stored.map(Box::new) },
         Err(error) => Report::Failed(error),
     }
 }
 
-fn identity(context: &Context, alarm: &Alarm, uid: ResourceUid) -> Identity {
-    Identity { cluster: context.cluster, uid, namespace: alarm.namespace().unwrap_or_default(), name: alarm.name_any() }
+/// The same for one that may not speak for its owner: what was stored before does not go on.
+async fn silence(context: &Context, identity: &Identity, refused: Refused) -> Report {
+    match context.store.silence_resource(identity).await {
+        Ok(stored) => Report::Refused { refused, stored: stored.map(Box::new) },
+        Err(error) => Report::Failed(error),
+    }
+}
+
+fn over_quota(exceeded: &Exceeded) -> Refused {
+    let field = match exceeded {
+        Exceeded::ActiveAlarms { .. } => "spec.owner",
+        Exceeded::Interval { .. } => "spec.cronExpr",
+    };
+    Refused { reason: reason::QUOTA_EXCEEDED, message: format!("{field}: {exceeded}") }
+}
+
+/// Mirrors the Agent of this DID that stands beside the Alarm, past every cache; says why not if there is none, or if it does not hold
+/// the DID.
+async fn enrol_beside(
+    context: &Context,
+    alarm: &Identity,
+    owner: &Did,
+    holder: Option<Holder>,
+) -> Result<Result<(), Refused>, Error> {
+    let namespace = &alarm.namespace;
+    let api: Api<Guarded<Agent>> = Api::namespaced(context.client.clone(), namespace);
+    let listed = api.list(&ListParams::default()).await;
+    let listed = listed.map_err(|source| Error::Agents { namespace: namespace.clone(), source })?;
+    let standing = listed.items.iter().filter(|agent| agent.meta().deletion_timestamp.is_none());
+    let readable = standing.filter_map(|agent| agent.read.as_ref().ok());
+    let mut last = None;
+    for agent in readable.filter(|agent| agent.spec.enrols(owner.as_str())) {
+        match agents::enrol(context, agent).await {
+            Ok(Ok(Enrolled::Stands(_))) => return Ok(Ok(())),
+            Ok(Ok(Enrolled::Held(holder))) => last = Some((agent.name_any(), holder)),
+            // It says itself what is wrong with it.
+            Ok(Err(_refused)) => last = holder.clone().map(|holder| (agent.name_any(), holder)),
+            Err(source) => return Err(Error::Store { name: agent.name_any(), source }),
+        }
+    }
+    Ok(Err(match last {
+        Some((agent, holder)) => not_owned(alarm, owner, Some(&agent), Some(&holder)),
+        None => not_owned(alarm, owner, None, holder.as_ref()),
+    }))
+}
+
+/// `beside`: an Agent that stands in the Alarm's namespace and does not hold the DID.
+fn not_owned(alarm: &Identity, owner: &Did, beside: Option<&str>, holder: Option<&Holder>) -> Refused {
+    let namespace = &alarm.namespace;
+    let held = match holder {
+        None => String::new(),
+        Some(Holder::CommandLine) => " (it was enrolled on the command line, which is for HTTP alone)".to_owned(),
+        Some(Holder::Resource(agent)) => format!(" (it is held by {})", agents::told(alarm, agent)),
+    };
+    let message = match beside {
+        None => format!(
+            "spec.owner: no Agent with the DID {owner} stands in namespace {namespace}{held}; ask an administrator to create one, or name the DID of one that does"
+        ),
+        Some(agent) => format!(
+            "spec.owner: Agent {agent} of namespace {namespace} does not hold the DID {owner}{held}; ask an administrator which of them should go"
+        ),
+    };
+    Refused { reason: reason::OWNER_NOT_ALLOWED, message }
 }
 
 /// Before the finalizer lets go.
-pub async fn cancel(context: &Context, alarm: &Alarm) -> Result<(), Error> {
-    let name = alarm.name_any();
-    let uid = alarm.uid().and_then(|uid| uid.parse().ok()).ok_or_else(|| Error::NoIdentity(name.clone()))?;
-    context.store.cancel_resource(context.cluster, uid).await.map_err(|source| Error::Store { name, source })
+pub async fn cancel(context: &Context, identity: &Identity) -> Result<(), crate::store::Error> {
+    context.store.cancel_resource(identity.cluster, identity.uid).await.map(|_was_living| ())
 }
 
 /// What the row was made from. Length-prefixed, so that no two definitions share one.

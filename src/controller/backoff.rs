@@ -2,35 +2,37 @@
 
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use kube::runtime::reflector::ObjectRef;
-
-use crate::crd::Alarm;
-
 const FIRST: Duration = Duration::from_secs(1);
-/// A database that comes back is noticed within a minute.
-const LONGEST: Duration = Duration::from_secs(60);
+/// A database that comes back is noticed within half a minute.
+const LONGEST: Duration = Duration::from_secs(30);
 
-#[derive(Default)]
-pub struct Backoff {
-    failures: Mutex<HashMap<ObjectRef<Alarm>, u32>>,
+pub struct Backoff<K> {
+    failures: Mutex<HashMap<K, u32>>,
 }
 
-impl Backoff {
+impl<K> Default for Backoff<K> {
+    fn default() -> Self {
+        Self { failures: Mutex::default() }
+    }
+}
+
+impl<K: Eq + Hash> Backoff<K> {
     /// The pause after one more failure.
-    pub fn next(&self, object: ObjectRef<Alarm>) -> Duration {
+    pub fn next(&self, object: K) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(object).or_default();
-        // 2^6 s is past the longest already.
-        let pause = FIRST.saturating_mul(1 << (*count).min(6)).min(LONGEST);
+        // 2^5 s is past the longest already.
+        let pause = FIRST.saturating_mul(1 << (*count).min(5)).min(LONGEST);
         *count = count.saturating_add(1);
         pause
     }
 
-    pub fn forget(&self, object: &ObjectRef<Alarm>) {
+    pub fn forget(&self, object: &K) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
     }
 }
@@ -42,11 +44,10 @@ mod tests {
     #[test]
     fn pauses_grow_per_object_and_start_over_after_a_success() {
         let backoff = Backoff::default();
-        let (one, other) = (ObjectRef::new("one"), ObjectRef::new("other"));
-        let pauses: Vec<u64> = (0..8).map(|_| backoff.next(one.clone()).as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(backoff.next(other).as_secs(), 1);
-        backoff.forget(&one);
-        assert_eq!(backoff.next(one).as_secs(), 1);
+        let pauses: Vec<u64> = (0..7).map(|_| backoff.next("one").as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(backoff.next("other").as_secs(), 1);
+        backoff.forget(&"one");
+        assert_eq!(backoff.next("one").as_secs(), 1);
     }
 }

@@ -1,65 +1,63 @@
-//! Hints from the database: "the row of this resource has changed". A hint lost is found by the resync.
+//! Hints from the database: "the row of this resource has changed". What changed while nobody listened is asked for afterwards; a hint
+//! that is lost all the same is found by the resync.
 
 use std::time::Duration;
 
-use futures::channel::mpsc::{Receiver, Sender, channel as bounded};
-use kube::runtime::reflector::ObjectRef;
+use chrono::{DateTime, TimeDelta, Utc};
 use tracing::{debug, warn};
 
-use crate::{
-    crd::Alarm,
-    domain::ids::ClusterId,
-    store::{Store, claims::RESOURCE_CHANGED},
-    telemetry::chain,
-};
+use super::Context;
+use crate::{domain::ids::ClusterId, store::claims::RESOURCE_CHANGED, telemetry::chain};
 
-/// Hints waiting for the reconciler. More are dropped: they are only hints.
-const WAITING: usize = 1024;
 const RECONNECT: Duration = Duration::from_secs(1);
-
-/// What one watch hears.
-pub type Hints = Receiver<ObjectRef<Alarm>>;
-/// A watch's scope (one namespace, or all) and where its hints go.
-pub type Subscriber = (Option<String>, Sender<ObjectRef<Alarm>>);
-
-pub fn channel() -> (Sender<ObjectRef<Alarm>>, Hints) {
-    bounded(WAITING)
-}
+/// What was written before we stopped hearing may have been committed later.
+const MARGIN: TimeDelta = TimeDelta::seconds(30);
 
 /// Listens until dropped, through every outage of the database. One connection serves all watches.
-pub async fn listen(store: &Store, cluster: ClusterId, mut subscribers: Vec<Subscriber>) {
+pub async fn listen(context: &Context) {
+    // By the database's clock: when a connection was last known to hear everything.
+    let mut heard_until: Option<DateTime<Utc>> = None;
     loop {
-        match store.listen(RESOURCE_CHANGED).await {
+        match context.store.listen(RESOURCE_CHANGED).await {
             Err(error) => {
                 warn!(error = %chain(&error), "cannot listen for database changes; statuses wait for the resync");
             }
-            Ok(mut listener) => loop {
-                match listener.recv().await {
-                    Ok(hint) => {
-                        for (scope, hints) in &mut subscribers {
-                            let concerned = parse(hint.payload(), cluster, scope.as_deref());
-                            if concerned.is_some_and(|object| hints.try_send(object).is_err()) {
-                                debug!("too many hints at once; the resync finds what is dropped");
-                            }
-                        }
-                    }
-                    Err(error) => {
-                        warn!(%error, "the connection for hints broke");
-                        break;
+            Ok(mut listener) => {
+                if let Some(since) = heard_until {
+                    catch_up(context, since - MARGIN).await;
+                }
+                heard_until = context.store.now().await.ok().or(heard_until);
+                // `None` is a connection that broke: another is made by this loop, not behind our back, so that nothing is missed.
+                while let Ok(Some(hint)) = listener.try_recv().await {
+                    if let Some((namespace, name)) = parse(hint.payload(), context.cluster) {
+                        context.scopes.ring(namespace, name).await;
                     }
                 }
-            },
+                warn!("the connection for hints broke");
+            }
         }
         tokio::time::sleep(RECONNECT).await;
     }
 }
 
-/// `<cluster id>/<namespace>/<name>`; other clusters' and other namespaces' hints are not for us.
-fn parse(payload: &str, cluster: ClusterId, scope: Option<&str>) -> Option<ObjectRef<Alarm>> {
+/// What changed while nobody listened.
+async fn catch_up(context: &Context, since: DateTime<Utc>) {
+    match context.store.resources_changed_since(context.cluster, since).await {
+        Ok(changed) => {
+            debug!(count = changed.len(), "resources whose rows changed while nobody listened");
+            for (namespace, name) in changed {
+                context.scopes.ring(&namespace, &name).await;
+            }
+        }
+        Err(error) => warn!(error = %chain(&error), "cannot ask what changed meanwhile; the resync finds it"),
+    }
+}
+
+/// `<cluster id>/<namespace>/<name>`; other clusters' hints are not for us.
+fn parse(payload: &str, cluster: ClusterId) -> Option<(&str, &str)> {
     let mut parts = payload.split('/');
     let (theirs, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
-    let ours = theirs.parse() == Ok(cluster) && scope.is_none_or(|scope| scope == namespace);
-    ours.then(|| ObjectRef::new(name).within(namespace))
+    (theirs.parse() == Ok(cluster)).then_some((namespace, name))
 }
 
 #[cfg(test)]
@@ -72,10 +70,8 @@ mod tests {
     fn only_hints_about_our_own_resources_are_heard() {
         let cluster = ClusterId::from_uuid(Uuid::from_u128(1));
         let hint = format!("{cluster}/trading/daily");
-        assert_eq!(parse(&hint, cluster, None), Some(ObjectRef::new("daily").within("trading")));
-        assert_eq!(parse(&hint, cluster, Some("trading")), Some(ObjectRef::new("daily").within("trading")));
-        assert_eq!(parse(&hint, cluster, Some("other")), None);
-        assert_eq!(parse(&hint, ClusterId::from_uuid(Uuid::from_u128(2)), None), None);
-        assert_eq!(parse("nonsense", cluster, None), None);
+        assert_eq!(parse(&hint, cluster), Some(("trading", "daily")));
+        assert_eq!(parse(&hint, ClusterId::from_uuid(Uuid::from_u128(2))), None);
+        assert_eq!(parse("nonsense", cluster), None);
     }
 }

@@ -1,16 +1,31 @@
-//! YAML → store, store → status. One reconcile, as a list of steps:
+//! YAML → store, store → status. One reconcile of an Alarm, as a list of steps:
 //!
 //! 1. [`validate`]: is what the resource asks for possible? Pure.
-//! 2. [`apply`]: the row in Postgres becomes what the resource says.
-//! 3. [`status`]: what the row says is mirrored to `.status`, by nobody else.
+//! 2. [`apply`]: the row in Postgres becomes what the resource says. What would undo or repeat something is first confirmed by the API
+//!    server itself, past every cache.
+//! 3. [`status`]: what the row says is mirrored to `.status`, by nobody else; [`events`] tell of transitions.
 //!
-//! A deleted resource is held by a finalizer until its alarm is cancelled. Database changes come as hints ([`feed`]); a
-//! periodic resync finds what hints lost. Nothing here is needed for an alarm to fire: the row does that.
+//! Agents are reconciled beside them ([`agents`]): an Alarm may name an owner only if an Agent of its own namespace holds that DID.
+//!
+//! A deleted resource is held by a finalizer until its alarm is cancelled, or its agent removed. Database changes come as hints
+//! ([`feed`]); a periodic resync finds what hints lost; rows whose resource is gone without a word are found by the [`sweep`]. Nothing
+//! here is needed for an alarm to fire: the row does that.
+//!
+//! | who finds out | and then |
+//! |---|---|
+//! | the watch of Alarms | that Alarm |
+//! | the watch of Agents | that Agent; if it stands otherwise than before, its Alarms and its rivals ([`scope`]) |
+//! | a hint from the database | that Alarm |
+//! | the resync | every Alarm and Agent now and then |
 
+mod agents;
 mod apply;
 mod backoff;
+mod events;
 mod feed;
+mod scope;
 mod status;
+mod sweep;
 pub mod validate;
 
 use std::{
@@ -24,9 +39,11 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::ListParams,
+    core::PartialObjectMetaExt,
     runtime::{
         self, Controller as Runtime,
         controller::{Action, Config},
+        events::{Recorder, Reporter},
         finalizer::{self, Event, finalizer},
         reflector::ObjectRef,
         watcher,
@@ -38,20 +55,41 @@ use tracing::warn;
 
 use crate::{
     clock::Clock,
-    crd::{Agent, Alarm},
-    domain::ids::ClusterId,
-    store::{self, Store},
+    crd::{Agent, Alarm, Guarded},
+    domain::ids::{ClusterId, ResourceUid},
+    store::{
+        self, Store,
+        resources::{Doubt, Identity},
+    },
     telemetry::chain,
 };
 
-/// The name users see in `metadata.finalizers`.
-const FINALIZER: &str = "chronos.dev/cancel-alarm";
-/// How often every resource is looked at without a hint.
+use apply::Outcome;
+use scope::{AgentRef, AlarmRef, Bell, Scope, Scopes, scoped};
+use status::Report;
+use validate::Refused;
+
+/// The names users see in `metadata.finalizers`.
+pub const ALARM_FINALIZER: &str = "chronos.dev/cancel-alarm";
+pub const AGENT_FINALIZER: &str = "chronos.dev/remove-agent";
+/// How often every Alarm is looked at without a hint.
 const RESYNC: Duration = Duration::from_secs(300);
+/// The same for an Agent, whose alarms are counted then.
+const AGENT_RESYNC: Duration = Duration::from_secs(60);
+/// An Alarm that is refused for want of room: there may be some by now.
+const QUOTA_RESYNC: Duration = Duration::from_secs(60);
 /// Between two looks for a cluster that is away, or for CRDs that are not installed yet.
 const CLUSTER_PAUSE: Duration = Duration::from_secs(2);
-/// Resources reconciled at once: more would only queue for database connections.
+/// Alarms reconciled at once: more would only queue for database connections.
 const CONCURRENCY: u16 = 8;
+/// Agents are few.
+const AGENT_CONCURRENCY: u16 = 2;
+/// The most connections to the database that all of this uses at once: reconciles, the sweep, and one that hears hints.
+pub const CONNECTIONS: u32 = (CONCURRENCY + AGENT_CONCURRENCY) as u32 + 2;
+/// All steps of one reconcile. An API server that is frozen answers nothing, not even an error; every step may be repeated.
+const TIMEOUT: Duration = Duration::from_secs(45);
+/// A row may change while its resource is looked at: once more, but not for ever.
+const MOST_TURNS: usize = 3;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -67,21 +105,33 @@ pub enum Error {
         #[source]
         source: kube::Error,
     },
-    #[error("writing the status of Alarm {name}")]
+    #[error("reading Alarm {name} past the cache")]
+    Confirm {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("asking whether an object is gone")]
+    Sweep(#[source] kube::Error),
+    #[error("writing the status of {name}")]
     Status {
         name: String,
         #[source]
         source: kube::Error,
     },
-    #[error("storing Alarm {name}")]
+    #[error("storing {name}")]
     Store {
         name: String,
         #[source]
         source: store::Error,
     },
-    #[error("Alarm {0} has no uid, namespace or creation time, which every object of an API server has")]
+    #[error("{0} has no uid, which every object of an API server has")]
     NoIdentity(String),
-    #[error("the finalizer of an Alarm")]
+    #[error("{0}: its row keeps changing while it is looked at")]
+    Restless(String),
+    #[error("{name}: not done within {} s", TIMEOUT.as_secs())]
+    Timeout { name: String },
+    #[error("the finalizer of an object")]
     Finalizer(#[source] Box<finalizer::Error<Error>>),
 }
 
@@ -91,8 +141,28 @@ pub struct Context {
     store: Store,
     clock: Arc<dyn Clock>,
     cluster: ClusterId,
+    cluster_name: String,
     max_failures: u32,
-    backoff: backoff::Backoff,
+    scopes: Scopes,
+    recorder: Recorder,
+    pace: status::Pace,
+    ledger: status::Ledger,
+    alarm_backoff: backoff::Backoff<AlarmRef>,
+    agent_backoff: backoff::Backoff<AgentRef>,
+}
+
+impl Context {
+    fn identity(&self, object: &impl Resource<DynamicType = ()>, uid: ResourceUid) -> Identity {
+        let namespace = object.namespace().unwrap_or_default();
+        Identity { cluster: self.cluster, uid, namespace, name: object.name_any() }
+    }
+
+    /// For people, and for `cluster forget`: nothing else hangs on it.
+    async fn see_cluster(&self) {
+        if let Err(error) = self.store.see_cluster(self.cluster, &self.cluster_name).await {
+            warn!(error = %chain(&error), "cannot write down that this cluster has a controller");
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -102,7 +172,12 @@ pub struct Controller {
     pub clock: Arc<dyn Clock>,
     /// Empty: all.
     pub namespaces: Vec<String>,
+    pub cluster_name: String,
+    /// How long a resource must be gone before its alarm is cancelled as an orphan.
+    pub orphan_grace: Duration,
     pub max_failures: u32,
+    /// Whom events are from.
+    pub instance: String,
     /// Set once the resources can be listed.
     pub ready: Arc<AtomicBool>,
 }
@@ -110,108 +185,197 @@ pub struct Controller {
 impl Controller {
     pub async fn run(self, stop: CancellationToken) {
         let scopes: Vec<Option<String>> =
-            if self.namespaces.is_empty() { vec![None] } else { self.namespaces.into_iter().map(Some).collect() };
+            if self.namespaces.is_empty() { vec![None] } else { self.namespaces.iter().cloned().map(Some).collect() };
         let cluster = tokio::select! {
             cluster = cluster_served(&self.client, &scopes) => cluster,
             () = stop.cancelled() => return,
         };
         self.ready.store(true, Ordering::Relaxed);
+        let (scopes, watches): (Vec<_>, Vec<_>) = scopes.into_iter().map(|scope| watch(&self.client, scope)).unzip();
+        let reporter = Reporter { controller: status::FIELD_MANAGER.to_owned(), instance: Some(self.instance) };
         let context = Arc::new(Context {
+            recorder: Recorder::new(self.client.clone(), reporter),
             client: self.client,
             store: self.store,
             clock: self.clock,
             cluster,
+            cluster_name: self.cluster_name,
             max_failures: self.max_failures,
-            backoff: backoff::Backoff::default(),
+            scopes: Scopes(scopes),
+            pace: status::Pace::default(),
+            ledger: status::Ledger::default(),
+            alarm_backoff: backoff::Backoff::default(),
+            agent_backoff: backoff::Backoff::default(),
         });
-        let (hints, heard): (Vec<_>, Vec<_>) = scopes.iter().map(|_| feed::channel()).unzip();
-        let subscribers = scopes.iter().cloned().zip(hints).collect();
-        let watches = scopes.into_iter().zip(heard).map(|(scope, heard)| watch(&context, scope, heard, &stop));
+        context.see_cluster().await;
+        let watches = watches.into_iter().map(|watch| watch.run(&context, &stop));
         tokio::select! {
             _ = join_all(watches) => {}
-            () = feed::listen(&context.store, cluster, subscribers) => unreachable!("the feed listens until it is dropped"),
+            () = feed::listen(&context) => unreachable!("the feed listens until it is dropped"),
+            () = sweep::Sweep::new(self.orphan_grace).run(&context) => unreachable!("the sweep runs until it is dropped"),
         }
     }
 }
 
-/// One watch over one namespace, or over all.
-async fn watch(context: &Arc<Context>, scope: Option<String>, heard: feed::Hints, stop: &CancellationToken) {
-    let alarms: Api<Alarm> = scoped(&context.client, scope.as_deref());
-    let agents: Api<Agent> = scoped(&context.client, scope.as_deref());
-    let runtime = Runtime::new(alarms, watcher::Config::default().any_semantic());
-    let known = runtime.store();
-    runtime
-        .with_config(Config::default().concurrency(CONCURRENCY))
-        .watches(agents, watcher::Config::default(), move |agent: Agent| {
-            // An Agent that comes or goes decides about every Alarm of its DID in its namespace.
-            let concerned = move |alarm: &Arc<Alarm>| {
-                alarm.namespace() == agent.namespace() && agent.spec.enrols(&alarm.spec.owner)
-            };
-            known.state().into_iter().filter(concerned).map(|alarm| ObjectRef::from_obj(&*alarm)).collect::<Vec<_>>()
-        })
-        .reconcile_on(heard)
-        .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(reconcile, error_policy, Arc::clone(context))
-        .for_each(|result| async {
-            match result {
-                // error_policy has logged it.
-                Ok(_) | Err(runtime::controller::Error::ReconcilerFailed(..)) => {}
-                // An object that was deleted while it waited for its turn.
-                Err(runtime::controller::Error::ObjectNotFound(_)) => {}
-                Err(error) => warn!(error = %chain(&error), "watching Alarms and Agents"),
-            }
-        })
-        .await;
+/// Both watches over one namespace, or over all.
+struct Watch {
+    alarms: Runtime<Guarded<Alarm>>,
+    agents: Runtime<Guarded<Agent>>,
+    rings: scope::Rings,
 }
 
-async fn reconcile(alarm: Arc<Alarm>, context: Arc<Context>) -> Result<Action, Error> {
-    let api: Api<Alarm> = Api::namespaced(context.client.clone(), &alarm.namespace().unwrap_or_default());
-    let reference = ObjectRef::from_obj(&*alarm);
-    let done = finalizer(&api, FINALIZER, alarm, |event| async {
+fn watch(client: &Client, namespace: Option<String>) -> (Scope, Watch) {
+    // Any version will do to begin with: what hangs on the newest is confirmed past the cache.
+    let config = || watcher::Config::default().any_semantic();
+    let alarms = Runtime::new(scoped(client, namespace.as_deref()), config());
+    let agents = Runtime::new(scoped(client, namespace.as_deref()), config());
+    let (bell, rings) = Bell::new();
+    (Scope::new(namespace, alarms.store(), agents.store(), bell), Watch { alarms, agents, rings })
+}
+
+impl Watch {
+    async fn run(self, context: &Arc<Context>, stop: &CancellationToken) {
+        let alarms = self
+            .alarms
+            .with_config(Config::default().concurrency(CONCURRENCY))
+            .reconcile_on(self.rings.alarms)
+            .graceful_shutdown_on(stop.clone().cancelled_owned())
+            .run(reconcile, error_policy, Arc::clone(context))
+            .for_each(|result| async { log(result) });
+        let agents = self
+            .agents
+            .with_config(Config::default().concurrency(AGENT_CONCURRENCY))
+            .reconcile_on(self.rings.agents)
+            .graceful_shutdown_on(stop.clone().cancelled_owned())
+            .run(agents::reconcile, agent_error_policy, Arc::clone(context))
+            .for_each(|result| async { log(result) });
+        tokio::join!(alarms, agents);
+    }
+}
+
+fn log<T>(result: Result<T, runtime::controller::Error<Error, watcher::Error>>) {
+    match result {
+        // The error policy has logged it.
+        Ok(_) | Err(runtime::controller::Error::ReconcilerFailed(..)) => {}
+        // An object that was deleted while it waited for its turn.
+        Err(runtime::controller::Error::ObjectNotFound(_)) => {}
+        Err(error) => warn!(error = %chain(&error), "watching Alarms and Agents"),
+    }
+}
+
+async fn reconcile(seen: Arc<Guarded<Alarm>>, context: Arc<Context>) -> Result<Action, Error> {
+    let api = Api::namespaced(context.client.clone(), &seen.namespace().unwrap_or_default());
+    let reference: AlarmRef = ObjectRef::from_obj(&*seen);
+    let meta = Arc::new(seen.meta().clone().into_response_partial::<Alarm>());
+    let (alarm, with) = (&seen, &context);
+    let done = finalizer(&api, ALARM_FINALIZER, meta, |event| async move {
         match event {
-            Event::Apply(alarm) => bring_about(&api, &alarm, &context).await,
-            Event::Cleanup(alarm) => apply::cancel(&context, &alarm).await.map(|()| Action::await_change()),
+            Event::Apply(_) => bring_about(alarm, with).await,
+            Event::Cleanup(_) => let_go(alarm, with).await,
         }
-    })
-    .await;
-    match done {
-        Ok(action) => {
-            context.backoff.forget(&reference);
-            Ok(action)
-        }
-        Err(error) => Err(Error::Finalizer(Box::new(error))),
+    });
+    let done = in_time(&seen.name_any(), done).await?;
+    context.alarm_backoff.forget(&reference);
+    Ok(done)
+}
+
+/// The whole of one reconcile has a deadline.
+async fn in_time(
+    name: &str,
+    reconcile: impl Future<Output = Result<Action, finalizer::Error<Error>>>,
+) -> Result<Action, Error> {
+    match tokio::time::timeout(TIMEOUT, reconcile).await {
+        Ok(done) => done.map_err(|error| Error::Finalizer(Box::new(error))),
+        Err(_elapsed) => Err(Error::Timeout { name: name.to_owned() }),
     }
 }
 
 /// The steps.
-async fn bring_about(api: &Api<Alarm>, alarm: &Alarm, context: &Context) -> Result<Action, Error> {
-    let agents = agents_beside(alarm, context).await?; // cluster
-    let valid = validate::validate(alarm, &agents, context.max_failures); // pure
-    let report = match valid {
-        Err(refused) => apply::refuse(context, alarm, refused).await, // Postgres
-        Ok(valid) => apply::apply(context, alarm, &valid).await,      // Postgres
-    };
-    status::mirror(api, alarm, &report, context.clock.now()).await?; // cluster
-    match report {
-        status::Report::Stored(_) => Ok(Action::requeue(RESYNC)),
+async fn bring_about(seen: &Guarded<Alarm>, context: &Context) -> Result<Action, Error> {
+    let (mut live, mut confirmed): (Option<Guarded<Alarm>>, Option<Doubt>) = (None, None);
+    for _ in 0..MOST_TURNS {
+        let alarm = live.as_ref().unwrap_or(seen);
+        let outcome = match &alarm.read {
+            Err(unreadable) => refuse(alarm, Refused::unreadable(&unreadable.why), context).await?,
+            Ok(read) => match validate::validate(read, context.max_failures) {
+                // pure
+                Err(refused) => refuse(alarm, refused, context).await?, // Postgres
+                Ok(valid) => apply::apply(context, read, &valid, confirmed.as_ref()).await?, // Postgres
+            },
+        };
+        let report = match outcome {
+            Outcome::Report(report) => report,
+            Outcome::Doubtful(doubt) => {
+                // cluster, past the cache
+                let Some(found) = uncached(seen, context).await? else { return Ok(Action::await_change()) };
+                (live, confirmed) = (Some(found), Some(doubt));
+                continue;
+            }
+        };
+        let rests = status::mirror(context, alarm, &report).await?; // cluster
+        return finish(alarm, report, rests);
+    }
+    Err(Error::Restless(seen.name_any()))
+}
+
+/// When to look again.
+fn finish(alarm: &Guarded<Alarm>, report: Report, rests: Option<Duration>) -> Result<Action, Error> {
+    let action = match report {
+        Report::Stored { .. } => Action::requeue(rests.unwrap_or(RESYNC)),
+        Report::Refused { refused, .. } if refused.reason == crate::crd::condition::reason::QUOTA_EXCEEDED => {
+            Action::requeue(rests.unwrap_or(QUOTA_RESYNC))
+        }
         // A typo waits for an edit, a missing Agent for its Agent: both come as events.
-        status::Report::Refused { .. } => Ok(Action::await_change()),
-        status::Report::Failed(source) => Err(Error::Store { name: alarm.name_any(), source }),
+        Report::Refused { .. } => rests.map_or_else(Action::await_change, Action::requeue),
+        Report::Failed(source) => return Err(Error::Store { name: alarm.name_any(), source }),
+    };
+    Ok(action)
+}
+
+async fn refuse(alarm: &Guarded<Alarm>, refused: Refused, context: &Context) -> Result<Outcome, Error> {
+    Ok(Outcome::Report(apply::refuse(context, &known(alarm, context)?, refused).await))
+}
+
+fn known(alarm: &Guarded<Alarm>, context: &Context) -> Result<Identity, Error> {
+    let uid = alarm.uid().and_then(|uid| uid.parse().ok()).ok_or_else(|| Error::NoIdentity(alarm.name_any()))?;
+    Ok(context.identity(alarm, uid))
+}
+
+/// The resource as the API server has it now; `None`: gone, or another one under the same name, of which the watch will tell.
+async fn uncached(seen: &Guarded<Alarm>, context: &Context) -> Result<Option<Guarded<Alarm>>, Error> {
+    let name = seen.name_any();
+    let api: Api<Guarded<Alarm>> = Api::namespaced(context.client.clone(), &seen.namespace().unwrap_or_default());
+    let found = api.get_opt(&name).await.map_err(|source| Error::Confirm { name, source })?;
+    Ok(found.filter(|found| found.uid() == seen.uid()))
+}
+
+/// Cancelled, and then let go. While the database is away the resource stays, and says why.
+async fn let_go(seen: &Guarded<Alarm>, context: &Context) -> Result<Action, Error> {
+    match apply::cancel(context, &known(seen, context)?).await {
+        Ok(()) => {
+            context.ledger.forget(&ObjectRef::from_obj(seen));
+            Ok(Action::await_change())
+        }
+        Err(source) => {
+            let failed = Report::Failed(source);
+            status::mirror(context, seen, &failed).await?;
+            finish(seen, failed, None)
+        }
     }
 }
 
-async fn agents_beside(alarm: &Alarm, context: &Context) -> Result<Vec<Agent>, Error> {
-    let namespace = alarm.namespace().unwrap_or_default();
-    let api: Api<Agent> = Api::namespaced(context.client.clone(), &namespace);
-    let agents = api.list(&ListParams::default()).await.map_err(|source| Error::Agents { namespace, source })?;
-    Ok(agents.items)
+/// Growing pauses per object; nothing here is given up.
+fn error_policy(alarm: Arc<Guarded<Alarm>>, error: &Error, context: Arc<Context>) -> Action {
+    put_off("Alarm", &*alarm, error, context.alarm_backoff.next(ObjectRef::from_obj(&*alarm)))
 }
 
-/// Growing pauses per object; nothing here is given up.
-fn error_policy(alarm: Arc<Alarm>, error: &Error, context: Arc<Context>) -> Action {
-    let pause = context.backoff.next(ObjectRef::from_obj(&*alarm));
-    let (namespace, name) = (alarm.namespace().unwrap_or_default(), alarm.name_any());
-    warn!(namespace, name, error = %chain(error), "Alarm {namespace}/{name} cannot be reconciled; again in {pause:?}");
+fn agent_error_policy(agent: Arc<Guarded<Agent>>, error: &Error, context: Arc<Context>) -> Action {
+    put_off("Agent", &*agent, error, context.agent_backoff.next(ObjectRef::from_obj(&*agent)))
+}
+
+fn put_off(kind: &str, object: &impl Resource<DynamicType = ()>, error: &Error, pause: Duration) -> Action {
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    warn!(namespace, name, error = %chain(error), "{kind} {namespace}/{name} cannot be reconciled; again in {pause:?}");
     Action::requeue(pause)
 }
 
@@ -243,19 +407,9 @@ async fn cluster_id(client: &Client) -> Result<ClusterId, Error> {
 async fn crds_served(client: &Client, scopes: &[Option<String>]) -> Result<(), Error> {
     let one = ListParams::default().limit(1);
     for scope in scopes {
-        let (alarms, agents): (Api<Alarm>, Api<Agent>) =
+        let (alarms, agents): (Api<Guarded<Alarm>>, Api<Guarded<Agent>>) =
             (scoped(client, scope.as_deref()), scoped(client, scope.as_deref()));
         try_join!(alarms.list(&one), agents.list(&one)).map_err(Error::NotServed)?;
     }
     Ok(())
-}
-
-fn scoped<K>(client: &Client, scope: Option<&str>) -> Api<K>
-where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
-{
-    match scope {
-        None => Api::all(client.clone()),
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-    }
 }

@@ -1,10 +1,12 @@
-//! Is what the resource asks for possible? Pure: the resource and the Agents beside it in, a definition or a refusal out.
+//! Is what the resource asks for possible? Pure: the resource in, a definition or a refusal out. Whether its owner may be named, and
+//! whether the owner may have so much, the database knows: see [`super::apply`].
 
 use chrono::{DateTime, Utc};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use crate::{
-    crd::{Agent, Alarm, Mistake, condition::reason},
+    crd::{Alarm, FIRE_REQUESTED_AT, Mistake, condition::reason},
     domain::{
         access::Did,
         alarm::{Defaults, Definition},
@@ -21,7 +23,13 @@ pub struct Valid {
     pub created_at: DateTime<Utc>,
     pub owner: Did,
     pub definition: Definition,
+    pub suspended: bool,
+    /// The annotation that asks for a wake now.
+    pub fire_requested: Option<String>,
 }
+
+/// Of the annotation, as the column has it.
+const REQUEST_CAP: usize = 256;
 
 /// Why it cannot, as its status will say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,43 +38,84 @@ pub struct Refused {
     pub message: String,
 }
 
-pub fn validate(alarm: &Alarm, agents: &[Agent], max_failures: u32) -> Result<Valid, Refused> {
-    let (uid, namespace, generation, created_at) = identity(alarm)?;
-    let defaults = Defaults { born_at: created_at, delays_from: created_at, max_failures };
-    let (owner, definition) = alarm.spec.define(defaults).map_err(|mistakes| refusal(&mistakes))?;
-    if !agents.iter().any(|agent| agent.spec.enrols(&alarm.spec.owner) && agent.metadata.deletion_timestamp.is_none()) {
-        let message = format!(
-            "spec.owner: no Agent with the DID {owner} stands in namespace {namespace}; ask an administrator to create one"
-        );
-        return Err(Refused { reason: reason::OWNER_NOT_ALLOWED, message });
+impl Refused {
+    /// Of every mistake at once. What is wrong with the schedule has a reason of its own.
+    pub fn for_mistakes(mistakes: &[Mistake]) -> Self {
+        const SCHEDULE: [&str; 7] =
+            ["cronExpr", "timezone", "fireAt", "delaySeconds", "startsAt", "endsAt", "spreadSeconds"];
+        let of_schedule =
+            |mistake: &Mistake| mistake.field.strip_prefix("spec.").is_some_and(|field| SCHEDULE.contains(&field));
+        let sentences: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        Self {
+            reason: if mistakes.iter().all(of_schedule) { reason::INVALID_SCHEDULE } else { reason::INVALID_SPEC },
+            message: sentences.join("; "),
+        }
     }
-    Ok(Valid { uid, namespace, generation, created_at, owner, definition })
 }
 
-fn refusal(mistakes: &[Mistake]) -> Refused {
-    let of_schedule = |mistake: &Mistake| {
-        matches!(mistake.field.as_str(), "spec.cronExpr" | "spec.timezone" | "spec.fireAt" | "spec.delaySeconds")
+impl Refused {
+    /// Of an object that the API server stored under another definition.
+    pub fn unreadable(why: &str) -> Self {
+        let message = format!(
+            "the object cannot be read ({why}): it was stored under another definition of its kind; apply it anew in the form that `kubectl explain` shows"
+        );
+        Self { reason: reason::INVALID_SPEC, message }
+    }
+
+    /// Of an object that no API server has seen.
+    pub fn no_identity() -> Self {
+        Self {
+            reason: reason::INVALID_SPEC,
+            message: "metadata: no uid, namespace, generation or creation time; only an API server can give them"
+                .to_owned(),
+        }
+    }
+}
+
+pub fn validate(alarm: &Alarm, max_failures: u32) -> Result<Valid, Refused> {
+    let (uid, namespace, generation, created_at) = identity(alarm)?;
+    let defaults = Defaults { born_at: created_at, delays_from: created_at, max_failures };
+    let labels = alarm.metadata.labels.clone().unwrap_or_default();
+    let defined = alarm.spec.define(labels, defaults);
+    let (owner, definition, fire_requested) = match (defined, fire_requested(alarm)) {
+        (Ok((owner, definition)), Ok(requested)) => (owner, definition, requested),
+        (Ok(_), Err(mistake)) => return Err(Refused::for_mistakes(&[mistake])),
+        (Err(mistakes), Ok(_)) => return Err(Refused::for_mistakes(&mistakes)),
+        (Err(mut mistakes), Err(mistake)) => {
+            mistakes.push(mistake);
+            return Err(Refused::for_mistakes(&mistakes));
+        }
     };
-    let sentences: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-    Refused {
-        reason: if mistakes.iter().all(of_schedule) { reason::INVALID_SCHEDULE } else { reason::INVALID_SPEC },
-        message: sentences.join("; "),
+    let suspended = alarm.spec.suspend;
+    Ok(Valid { uid, namespace, generation, created_at, owner, definition, suspended, fire_requested })
+}
+
+/// Any text will do, as long as it differs from the one before.
+fn fire_requested(alarm: &Alarm) -> Result<Option<String>, Mistake> {
+    let field = || format!("metadata.annotations.{FIRE_REQUESTED_AT}");
+    match alarm.annotations().get(FIRE_REQUESTED_AT) {
+        None => Ok(None),
+        Some(request) if request.is_empty() => Ok(None),
+        Some(request) if request.len() > REQUEST_CAP => {
+            let problem = format!("is {} bytes long", request.len());
+            Err(Mistake::new(field(), problem, format!("give at most {REQUEST_CAP}, such as the time of day")))
+        }
+        Some(request) if request.contains('\0') => Err(Mistake::new(field(), "holds a NUL character", "leave it out")),
+        Some(request) => Ok(Some(request.clone())),
     }
 }
 
 /// What the API server gives every object.
 fn identity(alarm: &Alarm) -> Result<(ResourceUid, String, i64, DateTime<Utc>), Refused> {
-    let created = alarm.metadata.creation_timestamp.as_ref();
-    let created = created.and_then(|time| DateTime::from_timestamp(time.0.as_second(), 0));
     let uid = alarm.uid().and_then(|uid| uid.parse().ok());
-    match (uid, alarm.namespace(), alarm.metadata.generation, created) {
+    match (uid, alarm.namespace(), alarm.metadata.generation, created_at(&alarm.metadata)) {
         (Some(uid), Some(namespace), Some(generation), Some(created)) => Ok((uid, namespace, generation, created)),
-        (_, _, _, _) => Err(Refused {
-            reason: reason::INVALID_SPEC,
-            message: "metadata: no uid, namespace, generation or creation time; only an API server can give them"
-                .to_owned(),
-        }),
+        (_, _, _, _) => Err(Refused::no_identity()),
     }
+}
+
+pub fn created_at(meta: &ObjectMeta) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp(meta.creation_timestamp.as_ref()?.0.as_second(), 0)
 }
 
 #[cfg(test)]
@@ -92,24 +141,14 @@ mod tests {
         .unwrap()
     }
 
-    fn agents() -> Vec<Agent> {
-        let spec =
-            json!({ "did": DID, "publicKey": "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a" });
-        let agent = json!({
-            "apiVersion": "chronos.dev/v1alpha1", "kind": "Agent",
-            "metadata": { "name": "ann", "namespace": "home" }, "spec": spec
-        });
-        vec![serde_json::from_value(agent).unwrap()]
-    }
-
     fn refused(spec: serde_json::Value) -> (&'static str, String) {
-        let refused = validate(&alarm(spec), &agents(), 5).unwrap_err();
+        let refused = validate(&alarm(spec), 5).unwrap_err();
         (refused.reason, refused.message)
     }
 
     #[test]
     fn a_delay_counts_from_the_resources_creation() {
-        let valid = validate(&alarm(json!({ "delaySeconds": 60 })), &agents(), 5).unwrap();
+        let valid = validate(&alarm(json!({ "delaySeconds": 60 })), 5).unwrap();
         let schedule = crate::domain::schedule::Schedule::Once { fire_at: "2026-11-16T12:01:00Z".parse().unwrap() };
         assert_eq!(valid.definition.timing.schedule, schedule);
         assert_eq!(valid.definition.max_failures, 5);
@@ -117,16 +156,26 @@ mod tests {
 
     #[test]
     fn payload_json_is_kept_to_the_byte() {
-        let valid =
-            validate(&alarm(json!({ "delaySeconds": 60, "payloadJson": "{\"b\":1.50, \"a\":1}" })), &agents(), 5);
+        let valid = validate(&alarm(json!({ "delaySeconds": 60, "payloadJson": "{\"b\":1.50, \"a\":1}" })), 5);
         assert_eq!(valid.unwrap().definition.payload.as_str(), "{\"b\":1.50, \"a\":1}");
     }
 
     #[test]
-    fn an_owner_without_an_agent_beside_the_alarm_is_not_allowed() {
-        let refused = validate(&alarm(json!({ "delaySeconds": 60 })), &[], 5).unwrap_err();
-        assert_eq!(refused.reason, "OwnerNotAllowed");
-        assert!(refused.message.contains("namespace home"), "{}", refused.message);
+    fn labels_suspension_and_the_request_to_fire_come_from_the_resource() {
+        let mut resource = alarm(json!({ "delaySeconds": 60, "suspend": true }));
+        resource.metadata.labels = Some([("team".to_owned(), "tea".to_owned())].into());
+        resource.metadata.annotations = Some([(FIRE_REQUESTED_AT.to_owned(), "now".to_owned())].into());
+        let valid = validate(&resource, 5).unwrap();
+        assert_eq!(valid.definition.labels["team"], "tea");
+        assert_eq!((valid.suspended, valid.fire_requested.as_deref()), (true, Some("now")));
+        resource.metadata.annotations = Some([(FIRE_REQUESTED_AT.to_owned(), "x".repeat(257))].into());
+        let refused = validate(&resource, 5).unwrap_err();
+        assert_eq!(refused.reason, "InvalidSpec");
+        assert!(
+            refused
+                .message
+                .starts_with("metadata.annotations.chronos.dev/fire-requested-at: is 257 bytes long; give at most 256")
+        );
     }
 
     #[test]

@@ -25,7 +25,8 @@ use serde_json::value::RawValue;
     printcolumn = r#"{"name": "LAST", "type": "date", "jsonPath": ".status.lastFiredTime"}"#,
     printcolumn = r#"{"name": "FAILURES", "type": "integer", "jsonPath": ".status.failureCount"}"#,
     printcolumn = r#"{"name": "STATUS", "type": "string", "jsonPath": ".status.phase"}"#,
-    printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name": "MESSAGE", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].message", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -34,6 +35,18 @@ use serde_json::value::RawValue;
     validation = Rule::new("!has(self.timezone) || has(self.cronExpr)")
         .message("timezone goes with cronExpr only: an instant carries its own offset")
         .field_path(".timezone"),
+    validation = Rule::new("!has(self.startsAt) || has(self.cronExpr)")
+        .message("startsAt goes with cronExpr only: leave it out, or give cronExpr")
+        .field_path(".startsAt"),
+    validation = Rule::new("!has(self.endsAt) || has(self.cronExpr)")
+        .message("endsAt goes with cronExpr only: leave it out, or give cronExpr")
+        .field_path(".endsAt"),
+    validation = Rule::new("!has(self.spreadSeconds) || self.spreadSeconds == 0 || has(self.cronExpr)")
+        .message("spreadSeconds goes with cronExpr only: leave it out, or give cronExpr")
+        .field_path(".spreadSeconds"),
+    validation = Rule::new("!(has(self.startsAt) && has(self.endsAt)) || self.startsAt < self.endsAt")
+        .message("endsAt must lie after startsAt")
+        .field_path(".endsAt"),
     validation = Rule::new("!(has(self.payload) && has(self.payloadJson))")
         .message("give payload or payloadJson, not both")
         .field_path(".payloadJson"),
@@ -77,6 +90,40 @@ pub struct AlarmSpec {
         .message("no such time zone: use an IANA name such as Europe/Berlin"))]
     pub timezone: Option<String>,
 
+    /// A series begins at this instant, inclusive: RFC 3339 with an offset. An @every counts from it. Default: the resource's
+    /// creation. With cronExpr only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64), extend("format" = "date-time"))]
+    pub starts_at: Option<String>,
+
+    /// A series ends before this instant, exclusive: RFC 3339 with an offset. With cronExpr only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64), extend("format" = "date-time"))]
+    pub ends_at: Option<String>,
+
+    /// Each alarm of a series fires this many seconds late at most, always by the same amount, so that a thousand alarms of one
+    /// minute do not wake a thousand agents at once. Default: 0. With cronExpr only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 31_536_000_i64))]
+    pub spread_seconds: Option<i64>,
+
+    /// What becomes of slots that passed while nothing could fire: fire_once (one wake for the newest, which counts the others;
+    /// the default), skip (none that is late), or fire_all (the newest hundred, one after another).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["fire_once", "skip", "fire_all"]))]
+    pub misfire: Option<String>,
+
+    /// A wake that would be later than this many seconds is recorded as missed and not sent. Default: no limit; with misfire
+    /// skip: 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_365_200_000_i64))]
+    pub max_lateness_seconds: Option<i64>,
+
+    /// While true the alarm does not fire; slots that pass meanwhile are recorded as skipped. A wake that is under way arrives.
+    /// Set back to false, a series goes on at its next slot, and a once alarm whose instant has passed fires at once.
+    #[serde(default)]
+    pub suspend: bool,
+
     /// The conversation to resume into. Without one the agent opens a fresh conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
@@ -84,6 +131,7 @@ pub struct AlarmSpec {
 
     /// What the agent is told when it wakes.
     #[schemars(length(min = 1, max = 32768))]
+    #[x_kube(validation = Rule::new("self.matches('\\\\S')").message("is blank: say what the agent should do when it wakes"))]
     pub wake_message: String,
 
     /// State handed back with the wake. The API server may respell its numbers and reorder its keys; use payloadJson where
@@ -122,14 +170,23 @@ pub struct AlarmStatus {
     /// When it fires next: a retry's time too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_fire_time: Option<String>,
+    /// When it fires next and after that, as far as can be told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub upcoming: Vec<String>,
     /// When its last wake was delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_fired_time: Option<String>,
+    /// When the last attempt to deliver a wake began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub last_attempt_time: Option<String>,
     /// Failed attempts at the occurrence now due.
     #[serde(default)]
     pub failure_count: i32,
-    /// Why the last attempt failed; empty when it did not.
+    /// Why the last attempt failed, in a word or two; empty when it did not. What the router said is for the owner alone, over
+    /// HTTP.
     #[serde(default)]
     pub last_error: String,
     /// Wakes delivered.
@@ -138,13 +195,43 @@ pub struct AlarmStatus {
     /// Slots that passed without a wake.
     #[serde(default)]
     pub missed_count: i64,
-    /// Ready always; Reconciling and Stalled only when true.
+    /// The last five attempts, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub attempts: Vec<AlarmAttempt>,
+    /// The newest value of the annotation chronos.dev/fire-requested-at that was seen: a value that differs from it fires the
+    /// alarm once, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fire_requested_at: Option<String>,
+    /// Ready always: stored and scheduled as specified. Reconciling (tried again by itself) and Stalled (waits for an edit) only
+    /// when true. Delivering: whether the router takes its wakes; from the first attempt on. Duplicate, only when true: another
+    /// cluster has an alarm of this owner, namespace and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-fn unseen() -> i64 {
+/// One try to deliver a wake.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AlarmAttempt {
+    /// The nominal instant of the occurrence.
+    #[schemars(extend("format" = "date-time"))]
+    pub scheduled_for: String,
+    /// Its number, from 1.
+    pub attempt: i32,
+    #[schemars(extend("format" = "date-time"))]
+    pub started_at: String,
+    pub duration_milliseconds: i64,
+    /// delivered, retrying (it failed and will be tried again), exhausted (it failed for the last time), cancelled or fenced (its
+    /// answer came too late to count).
+    pub outcome: String,
+    /// What the router answered; absent when there was no answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_status: Option<i32>,
+}
+
+pub(super) fn unseen() -> i64 {
     -1
 }
 

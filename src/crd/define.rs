@@ -5,6 +5,8 @@ use super::{AgentSpec, AlarmSpec, Mistake};
 use crate::domain::{
     access::{Did, DidError},
     alarm::{Defaults, Definition, Draft},
+    labels::Labels,
+    quota::Quotas,
     schedule,
 };
 
@@ -20,10 +22,10 @@ impl Mistake {
 }
 
 impl AlarmSpec {
-    /// Whom it wakes and what is kept of it, or every mistake at once.
-    pub fn define(&self, defaults: Defaults) -> Result<(Did, Definition), Vec<Mistake>> {
+    /// Whom it wakes and what is kept of it, with the labels of the resource, or every mistake at once.
+    pub fn define(&self, labels: Labels, defaults: Defaults) -> Result<(Did, Definition), Vec<Mistake>> {
         let owner: Result<Did, DidError> = self.owner.parse();
-        let defined = self.draft().define(defaults);
+        let defined = Draft { labels, ..self.draft() }.define(defaults);
         let mut mistakes = self.combined_wrongly();
         if let Err(error) = &owner {
             mistakes.push(Mistake::new("spec.owner", error.to_string(), DID_FORM));
@@ -47,6 +49,12 @@ impl AlarmSpec {
             delay_seconds,
             cron_expr,
             timezone,
+            starts_at,
+            ends_at,
+            spread_seconds,
+            misfire,
+            max_lateness_seconds,
+            suspend: _,
             conversation_id,
             wake_message,
             payload,
@@ -60,6 +68,11 @@ impl AlarmSpec {
             delay_seconds,
             cron_expr,
             timezone,
+            starts_at,
+            ends_at,
+            spread_seconds,
+            misfire,
+            max_lateness_seconds,
             conversation_id: conversation_id.unwrap_or_default(),
             wake_message,
             payload: payload.map(|raw| raw.get().to_owned()).or(payload_json),
@@ -91,9 +104,18 @@ impl AlarmSpec {
     }
 }
 
+/// An agent as its resource has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enrolment {
+    pub did: Did,
+    pub public_key: [u8; KEY_BYTES],
+    pub suspended: bool,
+    pub quotas: Quotas,
+}
+
 impl AgentSpec {
     /// The agent it enrols, or every mistake at once.
-    pub fn define(&self) -> Result<Did, Vec<Mistake>> {
+    pub fn define(&self) -> Result<Enrolment, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let did: Option<Did> = self
             .did
@@ -105,14 +127,28 @@ impl AgentSpec {
             let problem = format!("is not {} hex digits", 2 * KEY_BYTES);
             mistakes.push(Mistake::new("spec.publicKey", problem, "give the agent's whole ed25519 public key in hex"));
         }
+        let mut quota = |field: &str, number: Option<i32>| {
+            number.and_then(|number| {
+                let problem = || Mistake::new(field, format!("is {number}"), "give a whole number from 0 on");
+                u32::try_from(number).map_err(|_negative| mistakes.push(problem())).ok()
+            })
+        };
+        let quotas = Quotas {
+            max_active_alarms: quota("spec.maxActiveAlarms", self.max_active_alarms),
+            min_interval_seconds: quota("spec.minIntervalSeconds", self.min_interval_seconds),
+        };
         match (did, key) {
-            (Some(did), Some(key)) if did.names_key(&key) => Ok(did),
+            (Some(did), Some(public_key)) if did.names_key(&public_key) && mistakes.is_empty() => {
+                Ok(Enrolment { did, public_key, suspended: self.suspended, quotas })
+            }
+            (Some(did), Some(key)) if did.names_key(&key) => Err(mistakes),
             (Some(did), Some(key)) => {
                 let digits = hex::encode(&key[..8]);
                 let problem =
                     format!("ends in {}, but the first 16 hex digits of publicKey are {digits}", did.fingerprint());
                 let remedy = format!("write did:matrix:{}:{digits}, or give the key of this DID", did.user_id());
-                Err(vec![Mistake::new("spec.did", problem, remedy)])
+                mistakes.push(Mistake::new("spec.did", problem, remedy));
+                Err(mistakes)
             }
             (_, _) => Err(mistakes),
         }
@@ -139,13 +175,18 @@ mod tests {
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let spec: AlarmSpec = serde_json::from_value(spec).unwrap();
         let born_at = "2026-11-16T12:00:00Z".parse().unwrap();
-        let refused = spec.define(Defaults { born_at, delays_from: born_at, max_failures: 5 }).unwrap_err();
+        let refused =
+            spec.define(Labels::new(), Defaults { born_at, delays_from: born_at, max_failures: 5 }).unwrap_err();
         refused.iter().map(ToString::to_string).collect()
     }
 
+    fn spec(did: &str, public_key: &str) -> AgentSpec {
+        serde_json::from_value(json!({ "did": did, "publicKey": public_key })).unwrap()
+    }
+
     fn enrolled(did: &str, public_key: &str) -> Result<Did, Vec<String>> {
-        let spec = AgentSpec { did: did.to_owned(), public_key: public_key.to_owned() };
-        spec.define().map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+        let told = |mistakes: Vec<Mistake>| mistakes.iter().map(ToString::to_string).collect();
+        spec(did, public_key).define().map(|enrolment| enrolment.did).map_err(told)
     }
 
     #[test]
@@ -194,7 +235,7 @@ mod tests {
     #[test]
     fn an_agent_enrols_its_owner_however_the_two_spell_it() {
         let did = "did:matrix:AAAAAAAA-2222-3333-4444-555555555555:d75a980182b10ab7";
-        let agent = AgentSpec { did: did.to_owned(), public_key: KEY.to_owned() };
+        let agent = spec(did, KEY);
         assert!(agent.enrols(&did.to_lowercase()));
         assert!(!agent.enrols(DID) && !agent.enrols(""));
     }

@@ -22,7 +22,11 @@ impl Mistake {
 
     /// What the domain refuses, told to somebody who wrote YAML.
     pub(super) fn in_spec(invalid: &Invalid) -> Self {
-        let field = format!("spec.{}", camel_case(invalid.field));
+        // Labels are the resource's own, as of any resource.
+        let field = match invalid.field {
+            "labels" => "metadata.labels".to_owned(),
+            field => format!("spec.{}", camel_case(field)),
+        };
         Self::new(field, in_resource_words(&invalid.problem), in_resource_words(&invalid.remedy))
     }
 }

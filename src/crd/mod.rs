@@ -4,22 +4,26 @@
 //! owner policy) the controller reports in the status. `crds/` is generated from here by `chronosd crd` and diffed by
 //! `make verify`. No object that the API server accepts may fail to be read here: one would stop the list, and so the
 //! watch, for all the others. So texts that a person may get wrong are plain strings, and the free-form payload is taken as
-//! raw text, however deep it is nested.
+//! raw text, however deep it is nested; and what cannot be read all the same, because the API server stored it under another
+//! definition, is [`Guarded`].
 //!
 //! Files: `agent`, `alarm` (the types, with what the API server checks), `define` (from a spec to what the domain relies on),
-//! `mistake` (what cannot stand, in the words of the file).
+//! `mistake` (what cannot stand, in the words of the file), `guarded` (an object, or why it cannot be read).
 
 mod agent;
 mod alarm;
 mod define;
+mod guarded;
 mod mistake;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
 use kube::CustomResourceExt;
 use serde_json::json;
 
-pub use agent::{Agent, AgentSpec};
-pub use alarm::{Alarm, AlarmSpec, AlarmStatus, Phase};
+pub use agent::{Agent, AgentSpec, AgentStatus};
+pub use alarm::{Alarm, AlarmAttempt, AlarmSpec, AlarmStatus, Phase};
+pub use define::Enrolment;
+pub use guarded::{Guarded, Unreadable};
 pub use mistake::Mistake;
 
 /// Condition types and reasons, in one place: GitOps tools and alerts depend on the words.
@@ -30,6 +34,10 @@ pub mod condition {
     pub const STALLED: &str = "Stalled";
     /// Not there yet; tried again without anybody's help. Only there when true.
     pub const RECONCILING: &str = "Reconciling";
+    /// Whether the router takes its wakes. There from the first attempt on; never a reason not to be Ready.
+    pub const DELIVERING: &str = "Delivering";
+    /// Another cluster has an alarm of the same owner, namespace and name. Only there when true.
+    pub const DUPLICATE: &str = "Duplicate";
 
     pub mod reason {
         pub const SCHEDULED: &str = "Scheduled";
@@ -42,21 +50,34 @@ pub mod condition {
         pub const OWNER_NOT_ALLOWED: &str = "OwnerNotAllowed";
         pub const DATABASE_UNAVAILABLE: &str = "DatabaseUnavailable";
         pub const STORE_FAILED: &str = "StoreFailed";
+        pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+        pub const DUPLICATE_DID: &str = "DuplicateDid";
+        pub const ENROLLED: &str = "Enrolled";
+        pub const SUSPENDED: &str = "Suspended";
+        pub const DELIVERED: &str = "Delivered";
+        pub const RETRYING: &str = "Retrying";
+        pub const EXHAUSTED: &str = "Exhausted";
+        pub const OTHER_CLUSTER: &str = "OtherCluster";
     }
 }
 
+/// Asks for one wake now: a value that was not seen before fires the alarm once.
+pub const FIRE_REQUESTED_AT: &str = "chronos.dev/fire-requested-at";
+
 /// Both definitions, as they are installed.
 pub fn all() -> [CustomResourceDefinition; 2] {
-    let mut alarm = Alarm::crd();
-    // A new object shows at once that nobody has looked at it yet; kstatus would take a missing generation for done.
-    for version in &mut alarm.spec.versions {
+    [agent::Agent::crd(), Alarm::crd()].map(born_unseen)
+}
+
+/// A new object shows at once that nobody has looked at it yet; kstatus would take a missing generation for done.
+fn born_unseen(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut definition.spec.versions {
         let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
         if let Some(status) = schema.and_then(|schema| schema.properties.as_mut()?.get_mut("status")) {
-            let unseen = json!({ "observedGeneration": -1 });
-            status.default = Some(k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON(unseen));
+            status.default = Some(JSON(json!({ "observedGeneration": -1 })));
         }
     }
-    [agent::Agent::crd(), alarm]
+    definition
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! | [`invalid`] | what is wrong with a field, and what to write instead |
 //! | [`labels`] | which alarms a selector means |
 //! | [`quota`] | how much an agent may ask for |
+//! | [`resource`] | whether a resource says anything new to its row |
 //! | [`cursor`] | where a page of a list ended |
 //! | [`payload`] | JSON that must come back byte for byte |
 //! | [`schedule`] | when it fires |
@@ -29,6 +30,7 @@ pub mod occurrence;
 pub mod payload;
 pub mod peers;
 pub mod quota;
+pub mod resource;
 pub mod schedule;
 pub mod session;
 pub mod signature;

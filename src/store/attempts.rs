@@ -107,6 +107,19 @@ pub(super) async fn page(
     Ok(Page { entries, next })
 }
 
+/// The newest tries of an alarm, newest first; runs of slots that had none are left out.
+pub(super) async fn last_tries(db: &mut PgConnection, id: AlarmId, most: i64) -> Result<Vec<Entry>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT id, delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, http_status, error, worker,
+                first_at, last_at, slots, reason
+         FROM attempts WHERE alarm_id = $1 AND attempt > 0 ORDER BY started_at DESC, id DESC LIMIT $2",
+    )
+    .bind(id.as_uuid())
+    .bind(most)
+    .fetch_all(db)
+    .await
+}
+
 /// Writes down that slots passed without a try, in the transaction that lets them pass. Under the alarm's epoch as it is given:
 /// the one that the slots belong to.
 pub(super) async fn record_passed(

@@ -102,6 +102,17 @@ const STATUS_LAG: Metric = spread(
     LATENESS,
     "How long after a change in the database the resource's status told it",
 );
+const STATUSES_WRITTEN: Metric =
+    total("chronos_statuses_written_total", "Statuses of Alarms and Agents that were sent to the API server");
+const ORPHANS_SWEPT: Metric = total(
+    "chronos_orphans_swept_total",
+    "Alarms cancelled and agents removed because their resource was gone without a word",
+);
+const DUPLICATES: Metric = level(
+    "chronos_alarms_duplicated",
+    Unit::Count,
+    "Alarms of this cluster that another cluster has too, under the same owner, namespace and name",
+);
 const POOL: Metric =
     level("chronos_pool_connections", Unit::Count, "Connections to the database, by pool and by what they are doing");
 
@@ -125,6 +136,9 @@ const ALL: &[Metric] = &[
     LEADER,
     CLOCK_SKEW,
     STATUS_LAG,
+    STATUSES_WRITTEN,
+    ORPHANS_SWEPT,
+    DUPLICATES,
     POOL,
 ];
 
@@ -263,6 +277,18 @@ pub fn database_clock_skew(seconds: f64) {
 
 pub fn status_lag(lag: Duration) {
     histogram!(STATUS_LAG.name).record(lag.as_secs_f64());
+}
+
+pub fn status_written() {
+    counter!(STATUSES_WRITTEN.name).increment(1);
+}
+
+pub fn orphan_swept() {
+    counter!(ORPHANS_SWEPT.name).increment(1);
+}
+
+pub fn duplicates(now: u64) {
+    gauge!(DUPLICATES.name).set(float(now));
 }
 
 pub fn pool(role: &'static str, idle: u32, in_use: u32) {

@@ -96,7 +96,7 @@ async fn an_alarm_applied_as_yaml_wakes_the_router_and_shows_it_in_its_status() 
     assert_eq!(fired.next_fire_time, None);
     assert_eq!(fired.fired_count, 1);
     assert!(fired.last_fired_time.is_some());
-    assert_eq!(conditions(&fired), [("Ready", "True", "Fired")]);
+    assert_eq!(conditions(&fired), [("Ready", "True", "Fired"), ("Delivering", "True", "Delivered")]);
 }
 
 #[tokio::test]
@@ -124,7 +124,11 @@ async fn a_wake_that_is_not_taken_shows_its_class_and_not_the_routers_words() {
     cluster.apply("tea", "  delaySeconds: 1\n  maxFailures: 0").await;
     let failed = cluster.phase("tea", Phase::Failed).await;
     assert_eq!(failed.last_error, "HTTP 503");
-    assert_eq!(conditions(&failed), [("Ready", "True", "Failed")], "a router's trouble never blocks a sync");
+    assert_eq!(
+        conditions(&failed),
+        [("Ready", "True", "Failed"), ("Delivering", "False", "Exhausted")],
+        "a router's trouble never blocks a sync"
+    );
 }
 
 #[tokio::test]

@@ -14,11 +14,12 @@ use super::{
 };
 use crate::{
     cli::fires,
-    crd::{self, AgentSpec, AlarmSpec, Mistake},
+    crd::{self, AgentSpec, AlarmSpec, Enrolment, Mistake},
     domain::{
         access::Did,
         alarm::Defaults,
         invalid::quoted,
+        labels::Labels,
         rfc3339,
         schedule::{Fire, Schedule},
     },
@@ -258,11 +259,12 @@ fn alarm(spec: Value, now: DateTime<Utc>, finding: &mut Finding) -> Vec<Mistake>
         Ok(spec) => spec,
         Err(mistake) => return vec![mistake],
     };
-    let (owner, definition) =
-        match spec.define(Defaults { born_at: now, delays_from: now, max_failures: ANY_MAX_FAILURES }) {
-            Ok(defined) => defined,
-            Err(mistakes) => return mistakes,
-        };
+    let defaults = Defaults { born_at: now, delays_from: now, max_failures: ANY_MAX_FAILURES };
+    // Labels are judged with the rest of the metadata.
+    let (owner, definition) = match spec.define(Labels::new(), defaults) {
+        Ok(defined) => defined,
+        Err(mistakes) => return mistakes,
+    };
     let schedule = &definition.timing.schedule;
     finding.fires = schedule.preview(now, SHOWN);
     if finding.fires.is_empty() {
@@ -299,7 +301,7 @@ fn never(schedule: &Schedule, now: DateTime<Utc>) -> Mistake {
 
 fn agent(spec: Value, finding: &mut Finding) -> Vec<Mistake> {
     match decode::<AgentSpec>(spec).map_err(|mistake| vec![mistake]).and_then(|spec| spec.define()) {
-        Ok(did) => {
+        Ok(Enrolment { did, .. }) => {
             finding.description = Some(format!("enrols {did}, whose last part fits the key"));
             finding.subject = Subject::Agent { did };
             vec![]

@@ -16,7 +16,8 @@ use crate::{
     domain::{access::Did, alarm::Cause, ids::AlarmId},
     store::{
         Result, Store,
-        alarms::{Alarm, Edited, Resource, cancel, clock, columns, paused, resumed},
+        alarms::{Alarm, Edited, Resource, cancel, clock, columns, paused, quota, resumed},
+        resources::tell_changed,
         unreadable,
     },
 };
@@ -114,13 +115,14 @@ impl Store {
             let alarms = lock(&mut transaction, did, meant).await?;
             let now = clock(&mut transaction).await?;
             let changed = u64::try_from(alarms.len()).unwrap_or(u64::MAX);
-            for alarm in alarms {
+            for alarm in &alarms {
                 if suspended {
-                    paused(&mut transaction, alarm, Cause::Agent).await?;
+                    paused(&mut transaction, alarm.clone(), Cause::Agent).await?;
                 } else {
-                    lift(&mut transaction, alarm, now).await?;
+                    lift(&mut transaction, alarm.clone(), now).await?;
                 }
             }
+            tell_changed(&mut transaction, &alarms).await?;
             transaction.commit().await?;
             if !suspended && changed > 0 {
                 self.horizon.hint(db, now, now).await; // any of them may be due at once
@@ -128,6 +130,11 @@ impl Store {
             Ok((suspended, changed))
         })
         .await
+    }
+
+    /// How many alarms of an agent may still fire, as quotas count them.
+    pub async fn count_living_alarms_of(&self, did: &Did) -> Result<u64> {
+        self.ask("counting an agent's alarms", async |db| quota::living(db, did).await).await
     }
 
     /// How many alarms of an agent may still fire, and how many of them wait for the agent.

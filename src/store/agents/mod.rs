@@ -40,6 +40,16 @@ pub struct Agent {
     pub updated_at: DateTime<Utc>,
 }
 
+impl Agent {
+    /// Whether resources of that one's namespace may name it as their owner. One that was enrolled by hand stands in no namespace.
+    pub fn may_own(&self, alarm: &Identity) -> bool {
+        match &self.holder {
+            Holder::Resource(agent) => (agent.cluster, &agent.namespace) == (alarm.cluster, &alarm.namespace),
+            Holder::CommandLine => false,
+        }
+    }
+}
+
 /// Who may change an agent's row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
@@ -319,7 +329,16 @@ impl Store {
     }
 }
 
-async fn find(db: &mut PgConnection, did: &Did) -> Result<Option<Agent>, sqlx::Error> {
+/// The agent of this DID. Nobody suspends, removes or rotates it until the transaction ends.
+pub(super) async fn share(db: &mut PgConnection, did: &Did) -> Result<Option<Agent>, sqlx::Error> {
+    let row: Option<Row> = sqlx::query_as(concat!("SELECT ", columns!(), " FROM agents WHERE did = $1 FOR SHARE"))
+        .bind(did.as_str())
+        .fetch_optional(db)
+        .await?;
+    row.map(Row::agent).transpose()
+}
+
+pub(super) async fn find(db: &mut PgConnection, did: &Did) -> Result<Option<Agent>, sqlx::Error> {
     let row: Option<Row> = sqlx::query_as(concat!("SELECT ", columns!(), " FROM agents WHERE did = $1"))
         .bind(did.as_str())
         .fetch_optional(db)

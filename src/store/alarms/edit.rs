@@ -137,7 +137,7 @@ impl Store {
 
     /// Makes an alarm due now, beside its schedule.
     pub async fn fire_if_owned(&self, owner: &Did, id: AlarmId) -> Result<Edited<NotFired>> {
-        self.edit("firing an alarm", owner, id, async |db, alarm, now| fired(db, alarm, now).await).await
+        self.edit("firing an alarm", owner, id, async |db, alarm, now| fired(db, alarm, now, None).await).await
     }
 
     /// Arms an alarm that is over, at its own next instant or at the one given.
@@ -429,7 +429,13 @@ pub(in crate::store) async fn resumed(
     Ok(Edited::Done(Box::new(resumed)))
 }
 
-async fn fired(db: &mut PgConnection, alarm: Alarm, now: DateTime<Utc>) -> Result<Edited<NotFired>, sqlx::Error> {
+/// `request`: the token of a resource that asks for it, written by the statement that arms.
+pub(in crate::store) async fn fired(
+    db: &mut PgConnection,
+    alarm: Alarm,
+    now: DateTime<Utc>,
+    request: Option<&str>,
+) -> Result<Edited<NotFired>, sqlx::Error> {
     let timing = match alarm.when.timing() {
         Ok(timing) => timing,
         Err(why) => return Ok(Edited::Unreadable(why)),
@@ -441,12 +447,14 @@ async fn fired(db: &mut PgConnection, alarm: Alarm, now: DateTime<Utc>) -> Resul
     let alarm = sqlx::query_as(concat!(
         "UPDATE alarms SET scheduled_for = $2, next_fire_at = $2, series_at = $3, \
          claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL, claims = 0, \
-         first_claimed_at = NULL, revision = revision + 1, updated_at = now() WHERE id = $1 RETURNING ",
+         first_claimed_at = NULL, fire_requested = coalesce($4, fire_requested), revision = revision + 1, updated_at = now() \
+         WHERE id = $1 RETURNING ",
         columns!()
     ))
     .bind(alarm.id.as_uuid())
     .bind(now)
     .bind(series_at)
+    .bind(request)
     .fetch_one(db)
     .await?;
     Ok(Edited::Done(Box::new(alarm)))

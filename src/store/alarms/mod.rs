@@ -19,7 +19,7 @@ mod edit;
 mod list;
 mod operator;
 mod put;
-mod quota;
+pub(super) mod quota;
 mod upkeep;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -29,7 +29,7 @@ use uuid::Uuid;
 pub use bulk::{Action, BULK_MOST, Bulk};
 pub use create::{Created, Request};
 pub use edit::{Cancelled, Edited, NotPatched, Patch};
-pub(super) use edit::{Replan, cancel, clock, paused, resumed, write_definition};
+pub(super) use edit::{Replan, cancel, clock, fired, paused, resumed, write_definition};
 pub use list::{Filter, LIST, Page};
 pub use operator::{Again, Search, Seen};
 pub use put::{NotPlaced, Placed, Placement};

@@ -22,13 +22,24 @@ pub struct May {
 /// From here to the end of the transaction nobody else adds to the living alarms of an owner with a limit, and nobody suspends or removes
 /// the agent. `false`: it is not let in any more.
 pub(super) async fn admit(db: &mut PgConnection, owner: &Did, may: &May) -> Result<bool, sqlx::Error> {
-    if may.quotas.max_active_alarms.is_some() {
-        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('chronos: alarms of ' || $1, 0))")
-            .bind(owner.as_str())
-            .execute(&mut *db)
-            .await?;
-    }
+    hold_count(db, owner, &may.quotas).await?;
     is_let_in(db, owner, may).await
+}
+
+/// From here to the end of the transaction nobody else adds to the living alarms of an owner with a limit.
+pub(in crate::store) async fn hold_count(
+    db: &mut PgConnection,
+    owner: &Did,
+    quotas: &Quotas,
+) -> Result<(), sqlx::Error> {
+    if quotas.max_active_alarms.is_none() {
+        return Ok(());
+    }
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('chronos: alarms of ' || $1, 0))")
+        .bind(owner.as_str())
+        .execute(db)
+        .await
+        .map(|_| ())
 }
 
 /// Whether the owner is enrolled and not suspended. Holds the row until the transaction ends.
@@ -41,7 +52,7 @@ pub(super) async fn is_let_in(db: &mut PgConnection, owner: &Did, may: &May) -> 
 }
 
 /// Whether the owner may have one more. The caller holds the owner's lock.
-pub(super) async fn admit_one_more(
+pub(in crate::store) async fn admit_one_more(
     db: &mut PgConnection,
     owner: &Did,
     quotas: &Quotas,
@@ -53,7 +64,7 @@ pub(super) async fn admit_one_more(
 }
 
 /// How many of the owner's alarms are active or paused. Two counts, each by an index of its own.
-pub(super) async fn living(db: &mut PgConnection, owner: &Did) -> Result<u64, sqlx::Error> {
+pub(in crate::store) async fn living(db: &mut PgConnection, owner: &Did) -> Result<u64, sqlx::Error> {
     let count: i64 = sqlx::query_scalar(
         "SELECT (SELECT count(*) FROM alarms WHERE owner_did = $1 AND subject = 'agent' AND status = 'active')
               + (SELECT count(*) FROM alarms WHERE owner_did = $1 AND subject = 'agent' AND status = 'paused')",

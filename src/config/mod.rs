@@ -127,6 +127,10 @@ pub enum DispatchMode {
 pub struct Controller {
     /// Empty: all.
     pub namespaces: Vec<String>,
+    /// What people call this cluster; empty: nobody gave it a name.
+    pub cluster_name: String,
+    /// How long a resource must be gone before its alarm is cancelled.
+    pub orphan_grace: Duration,
 }
 
 impl fmt::Debug for Api {

@@ -95,6 +95,12 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_API_POOL", Some("10"), "Database connections of the facade"),
     plain("CHRONOS_DISPATCH_POOL", Some("10"), "Database connections of the dispatcher"),
     plain("CHRONOS_WATCH_NAMESPACES", Some(""), "Namespaces the controller watches, comma separated; empty: all"),
+    plain("CHRONOS_CLUSTER_NAME", Some(""), "What `chronosd cluster list` calls this cluster, beside its id"),
+    plain(
+        "CHRONOS_ORPHAN_GRACE_SECONDS",
+        Some("300"),
+        "How long a resource must be gone before its alarm is cancelled as an orphan",
+    ),
     plain(
         "CHRONOS_NAMESPACE",
         None,

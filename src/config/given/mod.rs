@@ -156,7 +156,7 @@ impl Given {
         let dev = self.flag("CHRONOS_DEV");
         let api = roles.api.then(|| self.api(dev));
         let dispatch = roles.dispatch.then(|| self.dispatch(wake_timeout));
-        let controller = Controller { namespaces: self.list("CHRONOS_WATCH_NAMESPACES") };
+        let controller = self.controller();
         let collector = self.collector();
         let namespace = self.namespace();
         if !self.problems.is_empty() {
@@ -260,6 +260,26 @@ impl Given {
         Some(self.url("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"))
     }
 
+    fn controller(&mut self) -> Controller {
+        Controller {
+            namespaces: self.list("CHRONOS_WATCH_NAMESPACES"),
+            cluster_name: self.cluster_name(),
+            orphan_grace: self.seconds("CHRONOS_ORPHAN_GRACE_SECONDS"),
+        }
+    }
+
+    fn cluster_name(&mut self) -> String {
+        let name = self.text("CHRONOS_CLUSTER_NAME").unwrap_or_default();
+        if name.len() > LONGEST_CLUSTER_NAME {
+            let problem = format!("is {} bytes long; give a name of at most {LONGEST_CLUSTER_NAME}", name.len());
+            self.problem("CHRONOS_CLUSTER_NAME", &problem);
+        }
+        if name.chars().any(char::is_control) {
+            self.problem("CHRONOS_CLUSTER_NAME", &format!("is {name:?}; give a name without control characters"));
+        }
+        name
+    }
+
     fn namespace(&mut self) -> Option<String> {
         let name = self.text("CHRONOS_NAMESPACE").filter(|name| !name.is_empty())?;
         let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -279,6 +299,8 @@ const LEAST_DISPATCH_POOL: u32 = 3;
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
 /// Kubernetes' own limit: a label of DNS.
 const LONGEST_NAMESPACE: usize = 63;
+/// What the column holds.
+const LONGEST_CLUSTER_NAME: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -318,6 +340,7 @@ mod tests {
         assert_eq!((dispatch.lease, dispatch.wake_timeout), (Duration::from_secs(120), Duration::from_secs(60)));
         assert_eq!((dispatch.batch, dispatch.concurrency), (500, 512));
         assert_eq!((dispatch.mode, config.namespace), (DispatchMode::Leader, None));
+        assert_eq!((config.controller.cluster_name.as_str(), config.controller.orphan_grace.as_secs()), ("", 300));
         assert_eq!(config.max_failures, 5);
         assert_eq!(config.shutdown, Duration::from_secs(65));
         assert_eq!(config.warnings, Vec::<String>::new());
@@ -347,6 +370,28 @@ mod tests {
         for wrong in ["Chronos", "a/b", "-a", "a-"] {
             let told = with("CHRONOS_NAMESPACE", wrong).unwrap_err().0;
             assert!(told[0].starts_with("CHRONOS_NAMESPACE is \""), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_has_a_name_that_fits_its_column_and_orphans_have_a_grace() {
+        let name = |value| with("CHRONOS_CLUSTER_NAME", value).map(|config| config.controller.cluster_name);
+        assert_eq!(name("blue, in the cellar"), Ok("blue, in the cellar".to_owned()));
+        let long: &str = Box::leak("é".repeat(129).into_boxed_str());
+        assert_eq!(name(&long[2..]).map(|name| name.len()), Ok(256));
+        let told = name(long).unwrap_err().0;
+        assert_eq!(told, ["CHRONOS_CLUSTER_NAME is 258 bytes long; give a name of at most 256"]);
+        let told = name("a\0b").unwrap_err().0;
+        assert_eq!(told, [r#"CHRONOS_CLUSTER_NAME is "a\0b"; give a name without control characters"#]);
+
+        let grace = |value| with("CHRONOS_ORPHAN_GRACE_SECONDS", value).map(|config| config.controller.orphan_grace);
+        assert_eq!(grace("1"), Ok(Duration::from_secs(1)));
+        for wrong in ["0", "86401", "5m"] {
+            let told = grace(wrong).unwrap_err().0;
+            assert_eq!(
+                told,
+                [format!("CHRONOS_ORPHAN_GRACE_SECONDS is {wrong:?}; expected a whole number between 1 and 86400")]
+            );
         }
     }
 

@@ -109,8 +109,8 @@ Example:
         after_help = "\
 Reads CHRONOS_POSTGRES_URI, or the file that CHRONOS_POSTGRES_URI_FILE names.
 
-A cluster is known by the uid of its namespace kube-system: one that is built anew has another id, and
-the alarms of the one before go on firing until somebody says what is to become of them.
+A cluster is known by the uid of its namespace kube-system. One that is built anew has another id,
+and the alarms of the one before go on firing until somebody says what is to become of them.
 
 Example:
   chronosd cluster adopt 0b7c4a5e-3c1f-4d52-9a39-6d0f3a1f7f10"

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     print,
-    words::{count, did, named, open, public_key, refuse, table, unsigned},
+    words::{are, count, did, named, open, public_key, refuse, say, table, unsigned},
 };
 use crate::{
     config::Given,
@@ -315,14 +315,6 @@ async fn rotate(store: &Store, options: &Rotate) -> anyhow::Result<ExitCode> {
         Rotated::AnotherKey => another_key(new, public_key),
     };
     Ok(refuse("agent rotate", &format!("{why}. Nothing was changed")))
-}
-
-fn say(sentence: &str) -> anyhow::Result<ExitCode> {
-    print(&format!("{sentence}\n")).map(|()| ExitCode::SUCCESS)
-}
-
-const fn are(number: u64) -> &'static str {
-    if number == 1 { "is" } else { "are" }
 }
 
 const fn waits(number: u64) -> &'static str {

@@ -5,6 +5,7 @@
 mod agent;
 mod alarm;
 mod check;
+mod cluster;
 mod dispatch;
 mod explain;
 mod fires;
@@ -102,6 +103,19 @@ Example:
   chronosd alarm list --status failed"
     )]
     Alarm(alarm::Command),
+    /// Lists clusters; hands a lost one's alarms over to its successor, or cancels them
+    #[command(
+        subcommand,
+        after_help = "\
+Reads CHRONOS_POSTGRES_URI, or the file that CHRONOS_POSTGRES_URI_FILE names.
+
+A cluster is known by the uid of its namespace kube-system. One that is built anew has another id,
+and the alarms of the one before go on firing until somebody says what is to become of them.
+
+Example:
+  chronosd cluster adopt 0b7c4a5e-3c1f-4d52-9a39-6d0f3a1f7f10"
+    )]
+    Cluster(cluster::Command),
     /// Holds all deliveries for maintenance, or lets them go on
     #[command(subcommand)]
     Dispatch(dispatch::Switch),
@@ -182,6 +196,7 @@ fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Check(options) => return on_runtime(check::check(options, || given(&BTreeMap::new()))),
         Command::Agent(command) => return on_runtime(agent::agent(command, given(&BTreeMap::new()))),
         Command::Alarm(command) => return on_runtime(alarm::alarm(command, given(&BTreeMap::new()))),
+        Command::Cluster(command) => return on_runtime(cluster::cluster(command, given(&BTreeMap::new()))),
         Command::Dispatch(switch) => on_runtime(dispatch::dispatch(switch, given(&BTreeMap::new()))),
         Command::Dev(options) => {
             let given = given(&options.flags());

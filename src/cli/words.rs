@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use chrono::{DateTime, Datelike, Utc};
 
+use super::print;
 use crate::{
     config::Given,
     domain::{
         access::{Did, parse_public_key},
         alarm::Status,
-        ids::AlarmId,
+        ids::{AlarmId, ClusterId},
         invalid::{parse_instant, quoted},
     },
     store::{Store, alarms::Resource},
@@ -30,6 +31,11 @@ pub fn refuse(command: &str, why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Says what was done.
+pub fn say(sentence: &str) -> anyhow::Result<ExitCode> {
+    print(&format!("{sentence}\n")).map(|()| ExitCode::SUCCESS)
+}
+
 pub fn did(text: &str) -> Result<Did, String> {
     text.parse().map_err(|error| {
         format!("{error}; give one such as did:matrix:11111111-2222-3333-4444-555555555555:d75a980182b10ab7")
@@ -43,6 +49,10 @@ pub fn public_key(text: &str) -> Result<[u8; 32], String> {
 pub fn alarm_id(text: &str) -> Result<AlarmId, String> {
     let remedy = "give the id that `chronosd alarm list` or the facade shows";
     text.parse().map_err(|_| format!("is no alarm's id, which is a UUID; {remedy}"))
+}
+
+pub fn cluster_id(text: &str) -> Result<ClusterId, String> {
+    text.parse().map_err(|_| "is not a cluster id: `chronosd cluster list` shows them".to_owned())
 }
 
 pub fn instant(text: &str) -> Result<DateTime<Utc>, String> {
@@ -70,6 +80,10 @@ pub fn status(text: &str) -> Result<Status, String> {
 /// `1 alarm`, `12 alarms`.
 pub fn count(number: u64, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
+pub const fn are(number: u64) -> &'static str {
+    if number == 1 { "is" } else { "are" }
 }
 
 pub fn unsigned(number: i64) -> u64 {

@@ -7,6 +7,7 @@
 //! | [`access`] | who may speak: DIDs, challenges, principal tokens |
 //! | [`alarm`] | what an alarm is; what its fields may hold |
 //! | [`invalid`] | what is wrong with a field, and what to write instead |
+//! | [`cluster`] | which cluster takes the place of one that is gone, and what becomes of its alarms |
 //! | [`labels`] | which alarms a selector means |
 //! | [`quota`] | how much an agent may ask for |
 //! | [`resource`] | whether a resource says anything new to its row |
@@ -21,6 +22,7 @@
 
 pub mod access;
 pub mod alarm;
+pub mod cluster;
 pub mod cursor;
 pub mod ids;
 pub mod invalid;

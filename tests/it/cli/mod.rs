@@ -4,6 +4,7 @@
 mod agent;
 mod alarm;
 mod check;
+mod cluster;
 
 use std::{fs, process::Stdio};
 
@@ -365,6 +366,10 @@ async fn help_fits_a_terminal_and_shows_by_example() {
         "alarm show --help",
         "alarm attempts --help",
         "alarm rearm --help",
+        "cluster --help",
+        "cluster list --help",
+        "cluster forget --help",
+        "cluster adopt --help",
     ];
     for arguments in commands {
         let arguments: Vec<&str> = arguments.split(' ').collect();
@@ -376,7 +381,8 @@ async fn help_fits_a_terminal_and_shows_by_example() {
         assert!(widest <= Some(100), "{widest:?}: {}", told.stdout);
     }
     let told = chronosd(&["--help"]).await.stdout;
-    for command in ["dev", "next", "explain", "run", "migrate", "check", "agent", "alarm", "dispatch", "crd"] {
+    for command in ["dev", "next", "explain", "run", "migrate", "check", "agent", "alarm", "cluster", "dispatch", "crd"]
+    {
         assert!(told.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{command}: {told}");
     }
 }

@@ -4,6 +4,7 @@ mod agents;
 mod alarms;
 mod bulk;
 mod claims;
+mod clusters;
 mod constraints;
 mod lifecycle;
 mod operation;

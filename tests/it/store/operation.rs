@@ -1,10 +1,7 @@
-//! Tables `dispatchers`, `clusters` and `settings`.
+//! Tables `dispatchers` and `settings`.
 
 use chronos::{
-    domain::{
-        ids::{ClusterId, WorkerId},
-        peers::Sighting,
-    },
+    domain::{ids::WorkerId, peers::Sighting},
     store::{
         Store,
         claims::{Look, Room},
@@ -90,19 +87,6 @@ async fn nothing_is_claimed_while_dispatch_is_held() {
     store.release_dispatch().await.unwrap();
     let found = claim(&store).await;
     assert_eq!((found.held, found.claims.len()), (false, 1));
-}
-
-#[tokio::test]
-async fn a_cluster_is_listed_under_its_newest_name() {
-    let database = Database::fresh().await;
-    let store = database.store().await;
-    let [blue, green] = [1, 2].map(|n| ClusterId::from_uuid(Uuid::from_u128(n)));
-    store.see_cluster(blue, "blue").await.unwrap();
-    store.see_cluster(green, "").await.unwrap();
-    store.see_cluster(blue, "azure").await.unwrap();
-    let clusters = store.list_clusters().await.unwrap();
-    let names: Vec<_> = clusters.iter().map(|cluster| (cluster.id, cluster.name.as_str())).collect();
-    assert_eq!(names, [(blue, "azure"), (green, "")]);
 }
 
 #[tokio::test]

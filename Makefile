@@ -12,7 +12,7 @@ export CARGO_TARGET_DIR ?= $(cache)/chronos/target
 CARGO := testbed/cargo.sh
 
 # What tests and demo run against. build.sh takes KUBEBUILDER_ASSETS as it is when that is set.
-ASSETS := etcd kube-apiserver kubectl
+ASSETS := etcd kube-apiserver kubectl kstatus argocd-lua
 
 .PHONY: help
 help: ## List the targets

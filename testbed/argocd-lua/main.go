@@ -87,11 +87,11 @@ func open(state *lua.LState) error {
 	return nil
 }
 
-// Lua has one kind of table, and an empty one comes back as a list. What was an empty object before is one again.
+// Lua has one kind of table, and an empty one comes back as a list. What was an object before is that object again.
 func mended(after, before any) any {
 	switch after := after.(type) {
 	case []any:
-		if object, ok := before.(map[string]any); ok && len(after) == 0 && len(object) == 0 {
+		if object, ok := before.(map[string]any); ok && len(after) == 0 {
 			return object
 		}
 		if list, ok := before.([]any); ok {

@@ -20,4 +20,5 @@ mod router;
 mod store;
 mod support;
 mod telemetry;
+mod testbed;
 mod upkeep;

@@ -11,6 +11,7 @@ mod dispatch;
 mod faults;
 #[path = "../gauntlet/mod.rs"]
 mod gauntlet;
+mod gitops;
 mod guides;
 mod http;
 mod leader;

@@ -12,7 +12,7 @@ export CARGO_TARGET_DIR ?= $(cache)/chronos/target
 CARGO := testbed/cargo.sh
 
 # What tests and demo run against. build.sh takes KUBEBUILDER_ASSETS as it is when that is set.
-ASSETS := etcd kube-apiserver kubectl
+ASSETS := etcd kube-apiserver kubectl kstatus argocd-lua
 
 .PHONY: help
 help: ## List the targets
@@ -67,7 +67,7 @@ fmt: packages ## Format the Rust code
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 .PHONY: generate
-generate: packages ## Write what is generated: crds/, docs/openapi.json, fuzz/Cargo.lock
+generate: packages ## Write what is generated: crds/, docs/openapi.json, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
 	@tmp=$$(mktemp -d)
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
@@ -76,6 +76,8 @@ generate: packages ## Write what is generated: crds/, docs/openapi.json, fuzz/Ca
 	cp "$$tmp"/*.yaml crds/
 	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
 	cp "$$tmp/openapi.json" docs/openapi.json
+	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
+	cp "$$tmp/argocd-cm.yaml" gitops/argocd/argocd-cm.yaml
 	cp Cargo.lock fuzz/Cargo.lock
 	$(CARGO) update --quiet --workspace --manifest-path fuzz/Cargo.toml
 
@@ -96,6 +98,8 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 	diff -ru crds "$$tmp" || { echo "verify: crds/ is stale: run make generate" >&2; exit 1; }
 	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
 	diff -u docs/openapi.json "$$tmp/openapi.json" || { echo "verify: docs/openapi.json is stale: run make generate" >&2; exit 1; }
+	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
+	diff -u gitops/argocd/argocd-cm.yaml "$$tmp/argocd-cm.yaml" || { echo "verify: gitops/argocd/argocd-cm.yaml is stale: run make generate" >&2; exit 1; }
 	# Made anew in its place, because its paths are relative, and put back as it was whatever comes out.
 	cp fuzz/Cargo.lock "$$tmp/as-it-was.lock"
 	trap 'mv "$$tmp/as-it-was.lock" fuzz/Cargo.lock; rm -rf "$$tmp"' EXIT

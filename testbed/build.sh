@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # testbed/build.sh NAME...   builds what is missing into the cache; prints the directory of the binaries
 #   NAME: etcd kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy helm coredns pause
+#         and two programs of our own: kstatus argocd-lua
 # If KUBEBUILDER_ASSETS is set, that directory is taken as it is, and nothing is built.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -16,26 +17,35 @@ fi
 
 version() { awk -v m="$2" '$1 == m { print $2 } $1 == "require" && $2 == m { print $3 }' "$1/go.mod"; } # DIR MODULE
 
-# recipe NAME OUTPUT: builds NAME as OUTPUT. Its text is part of the cache's key: a binary is good while its go.mod and
-# this function are the same.
+# module NAME: the directory of the Go module that NAME is built from
+module() {
+  case $1 in
+    etcd | coredns | helm | kstatus | argocd-lua) echo "$1" ;;
+    *) echo kubernetes ;;
+  esac
+}
+
+# recipe NAME OUTPUT: builds NAME as OUTPUT
 recipe() {
   local name=$1 out=$2 dir package ldflags='-s -w'
   local k8s helm minor v=k8s.io/component-base/version
   k8s=$(version kubernetes k8s.io/kubernetes)
   minor=${k8s#v1.}; minor=${minor%%.*}
+  dir=$(module "$name")
   case $name in
-    etcd) dir=etcd package=go.etcd.io/etcd/server/v3 ;;
-    coredns) dir=coredns package=github.com/coredns/coredns ;;
+    etcd) package=go.etcd.io/etcd/server/v3 ;;
+    coredns) package=github.com/coredns/coredns ;;
+    kstatus | argocd-lua) package=. ;;
     helm)
       helm=$(version helm helm.sh/helm/v4)
-      dir=helm package=helm.sh/helm/v4/cmd/helm
+      package=helm.sh/helm/v4/cmd/helm
       ldflags+=" -X helm.sh/helm/v4/internal/version.version=$helm" ;;
     pause) # no Go: the C program that holds a pod's namespaces
       dir=$(go -C kubernetes list -m -f '{{.Dir}}' k8s.io/kubernetes)
       cc -Os -static -s -o "$out" "$dir/build/pause/linux/pause.c"
       return ;;
     *) # without the version, /version would say v0.0.0
-      dir=kubernetes package=k8s.io/kubernetes/cmd/$name
+      package=k8s.io/kubernetes/cmd/$name
       ldflags+=" -X $v.gitVersion=$k8s -X $v.gitMajor=1 -X $v.gitMinor=$minor -X $v.gitCommit=modules -X $v.gitTreeState=clean" ;;
   esac
   go -C "$dir" build -mod=readonly -trimpath -buildvcs=false -ldflags "$ldflags" -o "$out" "$package"
@@ -48,28 +58,41 @@ cold_time() { # NAME: what a person with empty Go caches and 2 idle cores waits,
     kube-controller-manager) echo '2 min' ;;
     helm | coredns) echo '2.5 min' ;;
     pause) echo '1 s' ;;
+    argocd-lua) echo '5 s' ;;
     *) echo '30 s' ;;
   esac
 }
 
-# `declare -f` prints the function without its comments, so that a word changed in one rebuilds nothing.
-key=$(version kubernetes k8s.io/kubernetes)-$({ cat ./*/go.mod ./*/go.sum; declare -f version recipe; } | sha256sum | cut -c1-12)
-bin=$TESTBED_CACHE/$key
-mkdir -p "$bin"
+# key_of MODULE: what is built from it is good while this is the same. Each module has a key of its own, so that a change in a
+# program of ours does not build Kubernetes again. `declare -f` prints a function without its comments, so that a word changed
+# in one builds nothing.
+key_of() {
+  { cat "$1"/go.mod "$1"/go.sum; [ ! -e "$1/main.go" ] || cat "$1/main.go"; declare -f version module recipe; } |
+    sha256sum | cut -c1-12
+}
+
+# Everything is built once into `parts`, under its key, and has its plain name in a directory for this combination of keys.
+parts=$TESTBED_CACHE/parts
+keys=$(for go_mod in ./*/go.mod; do key_of "$(dirname "$go_mod")"; done | sha256sum | cut -c1-12)
+bin=$TESTBED_CACHE/$(version kubernetes k8s.io/kubernetes)-$keys
+mkdir -p "$parts" "$bin"
 
 missing=()
 for name; do [ -x "$bin/$name" ] || missing+=("$name"); done
 if [ ${#missing[@]} != 0 ]; then
-  exec 9>"$bin/.lock"
-  flock --nonblock 9 || { say "waiting for another build into $bin"; flock 9; }    # two runs at once build once
+  exec 9>"$parts/.lock"
+  flock --nonblock 9 || { say "waiting for another build into $parts"; flock 9; }    # two runs at once build once
   use_go
   for name in "${missing[@]}"; do
-    [ ! -x "$bin/$name" ] || continue                      # the other run built it
-    say "building $name (cold: about $(cold_time "$name"); again: seconds)"
-    started=$SECONDS
-    recipe "$name" "$bin/.$name" >&2
-    mv "$bin/.$name" "$bin/$name"                          # so that half a file never has the name
-    say "built $name in $((SECONDS - started)) s"
+    part=$name-$(key_of "$(module "$name")")
+    if [ ! -x "$parts/$part" ]; then
+      say "building $name (cold: about $(cold_time "$name"); again: seconds)"
+      started=$SECONDS
+      recipe "$name" "$parts/.$part" >&2
+      mv "$parts/.$part" "$parts/$part"                    # so that half a file never has the name
+      say "built $name in $((SECONDS - started)) s"
+    fi
+    ln -sfn "../parts/$part" "$bin/$name"
   done
 fi
 echo "$bin"

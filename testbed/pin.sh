@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# testbed/pin.sh KUBERNETES ETCD HELM COREDNS   e.g.  pin.sh 1.37.1 3.7.3 4.3.1 1.15.0
+# testbed/pin.sh KUBERNETES ETCD HELM COREDNS KSTATUS LUA   e.g.  pin.sh 1.37.1 3.7.3 4.3.1 1.15.0 0.37.2 1.1.2
 # Writes the go.mod and go.sum of each part. Run it to change a version; commit the result.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -21,3 +21,6 @@ begin() { mkdir -p "$1"; cd "$1"; rm -f go.mod go.sum; go mod init "testbed/$1" 
 (begin etcd; go get -tool "go.etcd.io/etcd/server/v3@v$2")
 (begin helm; go get -tool "helm.sh/helm/v4/cmd/helm@v$3")
 (begin coredns; go get -tool "github.com/coredns/coredns@v$4")
+# Programs of ours, whose main.go stands beside their go.mod.
+(begin kstatus; go get "sigs.k8s.io/cli-utils@v$5"; go mod tidy)
+(begin argocd-lua; go get "github.com/yuin/gopher-lua@v$6" layeh.com/gopher-json@97fed8db8427; go mod tidy)

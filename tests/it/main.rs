@@ -11,6 +11,7 @@ mod dispatch;
 mod faults;
 #[path = "../gauntlet/mod.rs"]
 mod gauntlet;
+mod gitops;
 mod guides;
 mod http;
 mod leader;
@@ -20,4 +21,5 @@ mod router;
 mod store;
 mod support;
 mod telemetry;
+mod testbed;
 mod upkeep;

@@ -1,27 +1,28 @@
-//! A namespace of one's own in the run's one API server.
+//! A namespace of one's own, in the run's one API server or in one of the test's own.
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    process::Stdio,
     sync::{
         LazyLock,
         atomic::{AtomicU32, Ordering},
     },
 };
 
-use chronos::crd::{self, Alarm, AlarmStatus};
+use chronos::crd::{self, Agent, Alarm, AlarmStatus};
 use k8s_openapi::{
-    api::{coordination::v1::Lease, core::v1::Namespace as KubeNamespace},
+    api::{coordination::v1::Lease, core::v1::Namespace as KubeNamespace, events::v1::Event},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Config, ResourceExt,
-    api::{DynamicObject, Patch, PatchParams, PostParams},
+    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, GroupVersionKind},
 };
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
+use tokio::{process::Command, sync::OnceCell};
 
 use super::{eventually, server, with_tls};
 
@@ -42,19 +43,29 @@ pub struct OwnKubeconfig {
 }
 
 impl Namespace {
-    /// A fresh namespace in a cluster that has our CRDs.
+    /// A fresh namespace in the run's one cluster, which has our CRDs.
     pub async fn fresh() -> Self {
         let kubeconfig =
             tokio::task::spawn_blocking(|| LazyLock::force(&SERVER).clone()).await.expect("the API server starts");
-        let client = client(&kubeconfig).await;
-        CRDS.get_or_init(|| install_crds(client.clone())).await;
+        CRDS.get_or_init(|| async { install_crds(client(&kubeconfig).await).await }).await;
+        Self::on(&kubeconfig).await
+    }
+
+    /// A fresh namespace in that cluster, whatever it has.
+    pub async fn on(kubeconfig: &Path) -> Self {
+        let client = client(kubeconfig).await;
         let name = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let namespace = KubeNamespace {
             metadata: kube::core::ObjectMeta { name: Some(name.clone()), ..Default::default() },
             ..Default::default()
         };
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace is made");
-        Self { name, kubeconfig, client }
+        Self { name, kubeconfig: kubeconfig.to_owned(), client }
+    }
+
+    /// The administrator's.
+    pub fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// `host:port` of the API server.
@@ -88,6 +99,48 @@ impl Namespace {
 
     pub fn alarms(&self) -> Api<Alarm> {
         Api::namespaced(self.client.clone(), &self.name)
+    }
+
+    pub fn agents(&self) -> Api<Agent> {
+        Api::namespaced(self.client.clone(), &self.name)
+    }
+
+    /// Type, reason and note of every event about the object of this name, oldest first.
+    pub async fn events_of(&self, name: &str) -> Vec<(String, String, String)> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.name);
+        let mut events = events.list(&ListParams::default()).await.expect("the API server lists events").items;
+        events.retain(|event| event.regarding.as_ref().is_some_and(|object| object.name.as_deref() == Some(name)));
+        events.sort_by_key(|event| event.event_time.as_ref().map(|time| time.0));
+        let told = |event: Event| [event.type_, event.reason, event.note].map(Option::unwrap_or_default);
+        events.into_iter().map(|event| told(event).into()).collect()
+    }
+
+    /// Whether `kubectl` does this in this namespace, and what it says on both its outputs. It is the test bed's: the one on the
+    /// PATH may be any.
+    pub async fn kubectl(&self, arguments: &[&str]) -> (bool, String) {
+        let assets =
+            std::env::var_os("KUBEBUILDER_ASSETS").expect("make sets it: the directory of the test bed's binaries");
+        let output = Command::new(Path::new(&assets).join("kubectl"))
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            // What it learns of an API server is kept with that server, and is not there for the next one on the same port.
+            .arg("--cache-dir")
+            .arg(self.kubeconfig.with_file_name("kubectl"))
+            .args(["-n", &self.name])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .expect("the test bed has a kubectl");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).expect("it speaks text"))
+    }
+
+    /// The object as the API server has it.
+    pub async fn json(&self, plural: &str, name: &str) -> String {
+        let path = format!("/apis/chronos.dev/v1alpha1/namespaces/{}/{plural}/{name}", self.name);
+        let request = axum::http::Request::get(path).body(Vec::new());
+        self.client.request_text(request.unwrap()).await.expect("the API server has it")
     }
 
     /// Creates an object from a text that goes to the API server as it is. The answer is not read.
@@ -126,14 +179,15 @@ impl Namespace {
     }
 }
 
-pub async fn client(kubeconfig: &std::path::Path) -> Client {
+pub async fn client(kubeconfig: &Path) -> Client {
     with_tls();
     let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("the test bed wrote it");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     Client::try_from(config.expect("the test bed wrote it")).expect("a client")
 }
 
-async fn install_crds(client: Client) {
+/// Until the API server serves them.
+pub async fn install_crds(client: Client) {
     let api: Api<CustomResourceDefinition> = Api::all(client);
     for definition in crd::all() {
         let name = definition.name_any();

@@ -1,6 +1,7 @@
 //! The world a test runs in. No assertions here.
 //!
 //! One Postgres server and one API server serve the whole run; they end with this process however it ends ([`server`]).
+//! Tests that break an API server have a [`ControlPlane`] of their own.
 //! Each [`World`] has a database of its own, copied from a migrated template, and a [`Sink`] that plays the router.
 //! `chronosd` runs as the real binary ([`daemon`]), killed when its handle is dropped, also by a panicking test.
 
@@ -8,10 +9,12 @@ pub mod agent;
 pub mod alarms;
 pub mod api;
 pub mod cluster;
+pub mod controlplane;
 pub mod daemon;
 pub mod database;
 pub mod proxy;
 pub mod raw;
+pub mod script;
 pub mod server;
 
 use std::{sync::LazyLock, time::Duration};
@@ -20,6 +23,7 @@ use tokio::time::{Instant, sleep};
 
 pub use agent::AgentKey;
 pub use cluster::Namespace;
+pub use controlplane::ControlPlane;
 pub use daemon::Daemon;
 pub use database::Database;
 pub use proxy::Proxy;

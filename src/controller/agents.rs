@@ -48,7 +48,7 @@ pub async fn reconcile(seen: Arc<Guarded<Agent>>, context: Arc<Context>) -> Resu
             Event::Cleanup(_) => let_go(agent, itself, with).await,
         }
     });
-    let done = super::in_time(&seen.name_any(), done).await?;
+    let done = super::in_time(&seen.name_any(), Box::pin(done)).await?;
     context.agent_backoff.forget(&reference);
     Ok(done)
 }

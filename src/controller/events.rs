@@ -52,7 +52,7 @@ pub fn of(before: Option<&AlarmStatus>, after: &AlarmStatus) -> Vec<Event> {
 }
 
 /// A request for a wake now that cannot be had.
-pub fn refused(why: &NotFired) -> Event {
+pub fn refused(why: NotFired) -> Event {
     event(EventType::Warning, "FireRefused", format!("no wake now, as was asked for: {why}"))
 }
 

@@ -274,7 +274,7 @@ async fn reconcile(seen: Arc<Guarded<Alarm>>, context: Arc<Context>) -> Result<A
             Event::Cleanup(_) => let_go(alarm, with).await,
         }
     });
-    let done = in_time(&seen.name_any(), done).await?;
+    let done = in_time(&seen.name_any(), Box::pin(done)).await?;
     context.alarm_backoff.forget(&reference);
     Ok(done)
 }

@@ -92,11 +92,11 @@ impl Scopes {
     /// Looks at the Alarms of this owner again: those in the namespace of its Agent, for which something has changed.
     pub async fn ring_alarms_of(&self, owner: &Did, namespace: &str) {
         for scope in self.0.iter().filter(|scope| scope.holds(namespace)) {
-            let owned = |alarm: &Arc<Guarded<Alarm>>| {
+            let is_theirs = |alarm: &Arc<Guarded<Alarm>>| {
                 let names = |alarm: &Alarm| alarm.spec.owner.parse::<Did>().is_ok_and(|named| named == *owner);
                 alarm.namespace().as_deref() == Some(namespace) && alarm.read.as_ref().is_ok_and(names)
             };
-            for alarm in scope.alarms.state().iter().filter(|alarm| owned(alarm)) {
+            for alarm in scope.alarms.state().iter().filter(|alarm| is_theirs(alarm)) {
                 send(&scope.bell.alarms, ObjectRef::from_obj(&**alarm)).await;
             }
         }

@@ -107,8 +107,8 @@ pub struct AlarmSpec {
     #[schemars(range(min = 0, max = 31_536_000_i64))]
     pub spread_seconds: Option<i64>,
 
-    /// What becomes of slots that passed while nothing could fire: fire_once (one wake for the newest, which counts the others;
-    /// the default), skip (none that is late), or fire_all (the newest hundred, one after another).
+    /// What becomes of slots that passed while nothing could fire: `fire_once` (one wake for the newest, which counts the others;
+    /// the default), `skip` (none that is late), or `fire_all` (the newest hundred, one after another).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["fire_once", "skip", "fire_all"]))]
     pub misfire: Option<String>,

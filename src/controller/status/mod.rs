@@ -78,7 +78,7 @@ pub async fn mirror(context: &Context, seen: &Guarded<Alarm>, report: &Report) -
     let before = written.as_ref().map(|(_, status)| status).or(cached.as_ref());
     let next = alarm::status(seen.meta(), before, report, now);
     if let Report::Stored { not_fired: Some(why), .. } = report {
-        events::publish(context, seen, &[events::refused(why)]).await;
+        events::publish(context, seen, &[events::refused(*why)]).await;
     }
     if let Some((rests, status)) = &written {
         // Equal to what was written a moment ago, or not worth another write yet. Looked at again: what the cache shows by then counts.

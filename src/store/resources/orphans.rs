@@ -27,7 +27,7 @@ impl Store {
                  ORDER BY resource_uid LIMIT $3",
             )
             .bind(cluster.as_uuid())
-            .bind(after.map(|uid| uid.as_uuid()))
+            .bind(after.map(ResourceUid::as_uuid))
             .bind(PAGE)
             .fetch_all(db)
             .await?;

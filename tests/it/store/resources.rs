@@ -105,10 +105,7 @@ impl Resource {
 
     /// What is stored, and why it was not fired.
     async fn stored(&self, store: &Store) -> (Facts, Option<NotFired>) {
-        match self.apply(store).await {
-            Applied::Stored { facts, not_fired } => (*facts, not_fired),
-            other => panic!("not stored: {other:?}"),
-        }
+        stored(self.apply(store).await)
     }
 
     async fn alarm(&self, store: &Store) -> Alarm {
@@ -118,11 +115,13 @@ impl Resource {
     /// As the controller does: in doubt it asks the API server, which says the same.
     async fn confirmed(&self, store: &Store) -> (Facts, Option<NotFired>) {
         let Applied::Doubtful(doubt) = self.apply(store).await else { panic!("not in doubt") };
-        match self.apply_confirmed(store, Some(&doubt)).await {
-            Applied::Stored { facts, not_fired } => (*facts, not_fired),
-            other => panic!("not stored: {other:?}"),
-        }
+        stored(self.apply_confirmed(store, Some(&doubt)).await)
     }
+}
+
+fn stored(applied: Applied) -> (Facts, Option<NotFired>) {
+    let Applied::Stored { facts, not_fired } = applied else { panic!("not stored: {applied:?}") };
+    (*facts, not_fired)
 }
 
 /// Applies a resource in its `generation`.

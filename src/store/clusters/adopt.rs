@@ -254,10 +254,13 @@ async fn lock(
 }
 
 /// All alarms of a name go over, `front` to wait for its resource. The others are of resources that are gone, and over: left behind
-/// they would be taken for the resource's own by whoever adopts once more. When they were last written is when they ended, and stays.
+/// they would be taken for the resource's own by whoever adopts once more. When one that is over was last written is when it ended, and
+/// stays; of the others it tells whoever missed the hint that something changed.
 async fn go_over(db: &mut PgConnection, new: ClusterId, of_old: &[Stored], front: AlarmId) -> Result<u64, sqlx::Error> {
     let done = sqlx::query(
-        "UPDATE alarms SET cluster_id = $2, adopted_at = CASE WHEN id = $3 THEN now() END WHERE id = ANY ($1)",
+        "UPDATE alarms SET cluster_id = $2, adopted_at = CASE WHEN id = $3 THEN now() END,
+                updated_at = CASE WHEN status IN ('active', 'paused') THEN now() ELSE updated_at END
+         WHERE id = ANY ($1)",
     )
     .bind(of_old.iter().map(|stored| stored.id.as_uuid()).collect::<Vec<_>>())
     .bind(new.as_uuid())

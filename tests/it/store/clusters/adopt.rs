@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use chrono::TimeDelta;
 use chronos::{
     domain::{access::Did, alarm::Status, ids::ClusterId},
     store::{
@@ -52,9 +53,9 @@ async fn holder(store: &Store, agent: &Did) -> Holder {
 }
 
 /// What a hand-over changes in the row of an alarm that waits for its resource.
-const WAITS: &[&str] = &["cluster_id", "adopted_at"];
+const WAITS: &[&str] = &["cluster_id", "adopted_at", "updated_at"];
 /// And in that of one whose resource was stored already.
-const REPLACES: &[&str] = &["cluster_id", "resource_uid", "resource_generation", "fire_requested"];
+const REPLACES: &[&str] = &["cluster_id", "resource_uid", "resource_generation", "fire_requested", "updated_at"];
 
 #[tokio::test]
 async fn alarms_and_agents_go_over_as_they_are_and_wait_for_their_resources() {
@@ -88,6 +89,7 @@ async fn alarms_and_agents_go_over_as_they_are_and_wait_for_their_resources() {
     }
     let (of_red, mut hints) = (everything_of(&database, RED).await, store.listen(RESOURCE_CHANGED).await.unwrap());
 
+    let handed_at = store.now().await.unwrap();
     assert_eq!(adopt(&store, BLUE, GREEN).await, went(3, 1));
     for (alarm, as_it_was) in [&paused, &on_its_ladder, &fired].into_iter().zip(rows) {
         assert_eq!(row_but(&database, alarm, WAITS).await, as_it_was, "neither edited nor re-planned, claim included");
@@ -95,6 +97,8 @@ async fn alarms_and_agents_go_over_as_they_are_and_wait_for_their_resources() {
         assert_eq!(now["cluster_id"], json!(GREEN));
         assert!(now["adopted_at"].is_string());
     }
+    assert!(read(&store, &paused).await.updated_at > handed_at, "who missed the hint finds it");
+    assert!(read(&store, &fired).await.updated_at < handed_at - TimeDelta::hours(23), "when it ended stays");
     assert_eq!(history(&database, &on_its_ladder).await.len(), 1);
     let Holder::Resource(after) = holder(&store, &cora).await else { panic!("a resource's") };
     assert_eq!(after, chronos::store::resources::Identity { cluster: GREEN, ..before });

@@ -124,6 +124,6 @@ async fn since(maps: &Api<ConfigMap>, version: &str) -> Result<String, u16> {
     match tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap().unwrap() {
         WatchEvent::Added(map) => Ok(map.metadata.name.unwrap()),
         WatchEvent::Error(status) => Err(status.code),
-        other => panic!("{other:?}"),
+        other @ (WatchEvent::Modified(_) | WatchEvent::Deleted(_) | WatchEvent::Bookmark(_)) => panic!("{other:?}"),
     }
 }

@@ -63,7 +63,7 @@ async fn who_follows_the_agents_guide_sees_what_it_shows_and_every_wake() {
                 wakes += 1;
             }
             Role::NotRun => {}
-            Role::Serve(Some(_)) | Role::Woken | Role::Alarm | Role::Headers | Role::Body => {
+            Role::Applied | Role::Serve(Some(_)) | Role::Woken | Role::Alarm | Role::Headers | Role::Body => {
                 panic!("{}: nobody runs this on this page", block.place)
             }
         }

@@ -2,6 +2,7 @@
 //! compared with what is. `…` stands for whatever differs from run to run.
 
 mod agents;
+mod gitops;
 mod page;
 mod router;
 mod terminal;

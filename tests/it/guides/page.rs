@@ -22,6 +22,8 @@ pub enum Role {
     Run,
     /// What the block before it prints.
     Output,
+    /// A resource that the reader has in the cluster from here on.
+    Applied,
     /// Goes on running in a terminal of its own: `serve`, or `serve=receiver.py` where a page has several.
     Serve(Option<String>),
     /// Says which variables to set; the values are the reader's.
@@ -94,6 +96,7 @@ impl Role {
         match told {
             "run" => Some(Self::Run),
             "output" => Some(Self::Output),
+            "applied" => Some(Self::Applied),
             "serve" => Some(Self::Serve(None)),
             "set" => Some(Self::Set),
             "wake" => Some(Self::Wake),

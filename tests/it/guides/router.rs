@@ -25,7 +25,7 @@ fn the_routers_guide_has_nothing_that_the_tests_below_pass_over() {
             Role::Program(name) | Role::Serve(Some(name)) => PROGRAMS.contains(&name.as_str()),
             Role::Run | Role::Output | Role::Serve(None) | Role::Woken => true,
             Role::Alarm | Role::Headers | Role::Body | Role::NotRun => true,
-            Role::Set | Role::Wake => false,
+            Role::Set | Role::Wake | Role::Applied => false,
         };
         assert!(run, "{}: nobody runs this on this page", block.place);
     }

@@ -58,6 +58,11 @@ impl Folder {
         Self { directory }
     }
 
+    /// Puts a program on the PATH, before any other of its name.
+    pub fn install(&self, program: &Path) {
+        symlink(program, self.directory.path().join("bin").join(program.file_name().unwrap())).unwrap();
+    }
+
     pub fn save(&self, name: &str, text: &str) {
         fs::write(self.directory.path().join("here").join(name), text).unwrap();
     }

@@ -85,6 +85,11 @@ impl Namespace {
         self.rewritten(|text| text.replace("user: {token: ", &format!("user: {{as: {user}, token: ")))
     }
 
+    /// The administrator's, for whoever does not say in which namespace: it is this one.
+    pub fn kubeconfig_here(&self) -> OwnKubeconfig {
+        self.rewritten(|text| text.replace("context: {", &format!("context: {{namespace: {}, ", self.name)))
+    }
+
     fn rewritten(&self, rewrite: impl Fn(&str) -> String) -> OwnKubeconfig {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kubeconfig");

@@ -275,20 +275,24 @@ async fn go_over(db: &mut PgConnection, new: ClusterId, of_old: &[Stored], front
 /// `twin` in flight is fenced by its having gone; what it still owed leaves a trace by the table's trigger.
 ///
 /// Definition and hash stay those of `front`: another hash than the resource's is what makes the controller apply the resource. What the
-/// resource was last asked to fire by is the twin's, or it would be fired once more for the same request.
+/// resource was last asked to fire by is the twin's, or it would be fired once more for the same request; and the resource was created
+/// when the twin's was, from which an `@every` counts.
 async fn replace(db: &mut PgConnection, front: AlarmId, twin: AlarmId) -> Result<(), sqlx::Error> {
-    let (uid, generation, fire_requested): (Uuid, i64, Option<String>) =
-        sqlx::query_as("DELETE FROM alarms WHERE id = $1 RETURNING resource_uid, resource_generation, fire_requested")
-            .bind(twin.as_uuid())
-            .fetch_one(&mut *db)
-            .await?;
+    let (uid, generation, fire_requested, created_at): (Uuid, i64, Option<String>, DateTime<Utc>) = sqlx::query_as(
+        "DELETE FROM alarms WHERE id = $1 RETURNING resource_uid, resource_generation, fire_requested, created_at",
+    )
+    .bind(twin.as_uuid())
+    .fetch_one(&mut *db)
+    .await?;
     sqlx::query(
-        "UPDATE alarms SET resource_uid = $2, resource_generation = $3, fire_requested = $4, adopted_at = NULL WHERE id = $1",
+        "UPDATE alarms SET resource_uid = $2, resource_generation = $3, fire_requested = $4, created_at = $5, adopted_at = NULL
+         WHERE id = $1",
     )
     .bind(front.as_uuid())
     .bind(uid)
     .bind(generation)
     .bind(fire_requested)
+    .bind(created_at)
     .execute(db)
     .await
     .map(|_| ())

@@ -144,9 +144,9 @@ async fn is_silent(db: &mut PgConnection, cluster: ClusterId) -> Result<Result<(
 pub(super) async fn lock_names<'a>(
     db: &mut PgConnection,
     cluster: ClusterId,
-    names: impl Iterator<Item = (&'a str, &'a str)>,
+    names: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<(), sqlx::Error> {
-    let (namespaces, names): (Vec<&str>, Vec<&str>) = names.unzip();
+    let (namespaces, names): (Vec<&str>, Vec<&str>) = names.into_iter().unzip();
     sqlx::query(include_str!("../sql/lock_names.sql"))
         .bind(cluster.as_uuid())
         .bind(namespaces)

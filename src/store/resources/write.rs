@@ -1,6 +1,6 @@
 //! The row becomes what the resource says. One transaction, under the row's lock: the definition, the pause, the wake that is asked for.
 //!
-//! Order of locks, as everywhere: the owner's count, the agent's row, the alarm.
+//! Order of locks, as everywhere: the owner's count, the agent's row, the resource's name, the alarm.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -21,7 +21,7 @@ use crate::{
             Alarm, Edited, Replan, bind_definition, cancel, clock, columns, fired, paused, quota, resumed,
             write_definition,
         },
-        attempts,
+        attempts, clusters,
         interval::interval,
         unreadable,
     },
@@ -52,10 +52,13 @@ pub(super) async fn write(
         Some(agent) if agent.may_own(desired.identity) => agent,
         other => return Ok(Written::Not(Applied::NotOwned(other.map(|agent| agent.holder)))),
     };
-    let known = match find(db, desired.identity, Lock::ForUpdate).await? {
-        Some(known) => Some(known),
-        None => take_over(db, desired).await?,
-    };
+    let mut known = find(db, desired.identity, Lock::ForUpdate).await?;
+    if known.is_none() {
+        // Whoever hands alarms over from another cluster has finished with this name, or not begun.
+        let identity = desired.identity;
+        clusters::lock_names(db, identity.cluster, [(identity.namespace.as_str(), identity.name.as_str())]).await?;
+        known = take_over(db, desired).await?;
+    }
     if let Some(known) = known {
         return follow(db, desired, &agent, known).await;
     }
@@ -73,7 +76,7 @@ pub(super) async fn write(
 async fn take_over(db: &mut PgConnection, desired: &Desired<'_>) -> Result<Option<Known>, sqlx::Error> {
     let identity = desired.identity;
     sqlx::query_as(concat!(
-        "UPDATE alarms SET resource_uid = $5, created_at = $6, adopted_at = NULL \
+        "UPDATE alarms SET resource_uid = $5, created_at = $6, fire_requested = coalesce($7, fire_requested), adopted_at = NULL \
          WHERE id = (SELECT id FROM alarms WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_namespace = $2 \
                        AND resource_name = $3 AND owner_did = $4 AND adopted_at IS NOT NULL \
                      ORDER BY adopted_at DESC, id LIMIT 1 FOR UPDATE) \
@@ -87,6 +90,8 @@ async fn take_over(db: &mut PgConnection, desired: &Desired<'_>) -> Result<Optio
     .bind(desired.owner.as_str())
     .bind(identity.uid.as_uuid())
     .bind(desired.created_at)
+    // As of any resource that is seen for the first time: what it asks for is old.
+    .bind(desired.fire_requested)
     .fetch_optional(db)
     .await
 }

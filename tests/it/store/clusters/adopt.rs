@@ -55,7 +55,8 @@ async fn holder(store: &Store, agent: &Did) -> Holder {
 /// What a hand-over changes in the row of an alarm that waits for its resource.
 const WAITS: &[&str] = &["cluster_id", "adopted_at", "updated_at"];
 /// And in that of one whose resource was stored already.
-const REPLACES: &[&str] = &["cluster_id", "resource_uid", "resource_generation", "fire_requested", "updated_at"];
+const REPLACES: &[&str] =
+    &["cluster_id", "resource_uid", "resource_generation", "fire_requested", "created_at", "updated_at"];
 
 #[tokio::test]
 async fn alarms_and_agents_go_over_as_they_are_and_wait_for_their_resources() {

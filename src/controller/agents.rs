@@ -22,7 +22,7 @@ use kube::{
 use tracing::info;
 
 use super::{
-    AGENT_FINALIZER, AGENT_RESYNC, Context, Error,
+    AGENT_FINALIZER, AGENT_RESYNC, Context, Error, RIVAL_RESYNC,
     scope::AgentRef,
     status::{self, AgentReport},
     validate::Refused,
@@ -75,6 +75,7 @@ async fn bring_about(seen: &Guarded<Agent>, reference: &AgentRef, context: &Cont
     }
     status::mirror_agent(context, seen, before.as_ref(), next).await?; // cluster
     match report {
+        AgentReport::Refused(refused) if refused.reason == reason::DUPLICATE_DID => Ok(Action::requeue(RIVAL_RESYNC)),
         AgentReport::Stands { .. } | AgentReport::Refused(_) => Ok(Action::requeue(AGENT_RESYNC)),
         AgentReport::Failed(source) => Err(Error::Store { name: seen.name_any(), source }),
     }

@@ -76,6 +76,8 @@ pub const AGENT_FINALIZER: &str = "chronos.dev/remove-agent";
 const RESYNC: Duration = Duration::from_secs(300);
 /// The same for an Agent, whose alarms are counted then.
 const AGENT_RESYNC: Duration = Duration::from_secs(60);
+/// The same for one whose DID somebody else holds, who may be gone by now: in another cluster, or on the command line.
+const RIVAL_RESYNC: Duration = Duration::from_secs(10);
 /// An Alarm that is refused for want of room: there may be some by now.
 const QUOTA_RESYNC: Duration = Duration::from_secs(60);
 /// Between two looks for a cluster that is away, or for CRDs that are not installed yet.

@@ -264,12 +264,28 @@ mod tests {
             "the DID's last part must be the first 16 hex digits of publicKey" => {
                 (resource("Agent", "ann", &format!("did: '{DID}', publicKey: {other_key}")), "spec.did")
             }
+            "is blank: say what the agent should do when it wakes" => {
+                (alarm("delaySeconds: 5").replace("wake up", "' '"), "spec.wakeMessage")
+            }
+            "startsAt goes with cronExpr only: leave it out, or give cronExpr" => {
+                (alarm("delaySeconds: 5, startsAt: '2090-01-01T00:00:00Z'"), "spec.startsAt")
+            }
+            "endsAt goes with cronExpr only: leave it out, or give cronExpr" => {
+                (alarm("delaySeconds: 5, endsAt: '2090-01-01T00:00:00Z'"), "spec.endsAt")
+            }
+            "spreadSeconds goes with cronExpr only: leave it out, or give cronExpr" => {
+                (alarm("delaySeconds: 5, spreadSeconds: 5"), "spec.spreadSeconds")
+            }
+            "endsAt must lie after startsAt" => (
+                alarm("cronExpr: '@daily', startsAt: '2090-01-02T00:00:00Z', endsAt: '2090-01-01T00:00:00Z'"),
+                "spec.endsAt",
+            ),
             unknown => panic!("explain has no twin of the rule {unknown:?}"),
         };
         let definitions = serde_json::to_value(crd::all()).unwrap();
         let mut rules = Vec::new();
         collect_rules(&definitions, &mut rules);
-        assert_eq!(rules.len(), 5, "{rules:?}");
+        assert_eq!(rules.len(), 10, "{rules:?}");
         for rule in rules {
             let (text, field) = breaks(&rule);
             let told = problems(&text);

@@ -308,8 +308,9 @@ mod tests {
                 "spec.label: is given twice; give it once: only the last would count",
                 "spec.cron_expr: is not a known field; did you mean cronExpr?",
                 "spec.tz: is not a known field; did you mean timezone?",
-                "spec.color: is not a known field; leave it out; known here: conversationId, cronExpr, delaySeconds, fireAt, \
-                 label, maxFailures, owner, payload, payloadJson, timezone, wakeMessage",
+                "spec.color: is not a known field; leave it out; known here: conversationId, cronExpr, delaySeconds, endsAt, \
+                 fireAt, label, maxFailures, maxLatenessSeconds, misfire, owner, payload, payloadJson, spreadSeconds, startsAt, \
+                 suspend, timezone, wakeMessage",
                 "spec.owner: is missing; give the DID of the agent to wake: did:matrix:<user id>:<16 hex digits>, in \
                  lower case",
                 "spec.wakeMessage: is missing; give what the agent is told when it wakes",

@@ -53,8 +53,13 @@ impl Namespace {
 
     /// A fresh namespace in that cluster, whatever it has.
     pub async fn on(kubeconfig: &Path) -> Self {
+        Self::named(kubeconfig, &format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed))).await
+    }
+
+    /// One that is called as another is in another cluster.
+    pub async fn named(kubeconfig: &Path, name: &str) -> Self {
         let client = client(kubeconfig).await;
-        let name = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let name = name.to_owned();
         let namespace = KubeNamespace {
             metadata: kube::core::ObjectMeta { name: Some(name.clone()), ..Default::default() },
             ..Default::default()
@@ -150,10 +155,14 @@ impl Namespace {
 
     /// Creates an object from a text that goes to the API server as it is. The answer is not read.
     pub async fn post(&self, plural: &str, object: String) {
+        self.try_post(plural, object).await.expect("the API server takes it");
+    }
+
+    pub async fn try_post(&self, plural: &str, object: String) -> kube::Result<()> {
         let path = format!("/apis/chronos.dev/v1alpha1/namespaces/{}/{plural}", self.name);
         let request =
             axum::http::Request::post(path).header("content-type", "application/json").body(object.into_bytes());
-        self.client.request_text(request.unwrap()).await.expect("the API server takes it");
+        self.client.request_text(request.unwrap()).await.map(|_| ())
     }
 
     /// `kubectl apply`, for every document of a YAML.

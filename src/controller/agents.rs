@@ -10,12 +10,13 @@
 
 use std::sync::Arc;
 
+use futures::TryFutureExt;
 use kube::{
     Api, Resource, ResourceExt,
     core::PartialObjectMetaExt,
     runtime::{
         controller::Action,
-        finalizer::{Event, finalizer},
+        finalizer::{self, Event, finalizer},
         reflector::ObjectRef,
     },
 };
@@ -40,6 +41,10 @@ use crate::{
 pub async fn reconcile(seen: Arc<Guarded<Agent>>, context: Arc<Context>) -> Result<Action, Error> {
     let api = Api::namespaced(context.client.clone(), &seen.namespace().unwrap_or_default());
     let reference: AgentRef = ObjectRef::from_obj(&*seen);
+    if seen.read.is_err() && seen.meta().deletion_timestamp.is_none() {
+        let told = Box::pin(bring_about(&seen, &reference, &context)).map_err(finalizer::Error::ApplyFailed);
+        return super::in_time(&seen.name_any(), told).await;
+    }
     let meta = Arc::new(seen.meta().clone().into_response_partial::<Agent>());
     let (agent, itself, with) = (&seen, &reference, &context);
     let done = finalizer(&api, AGENT_FINALIZER, meta, |event| async move {

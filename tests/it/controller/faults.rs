@@ -234,14 +234,20 @@ async fn an_object_that_cannot_be_read_stops_only_itself_and_recovers_by_an_edit
     careless["spec"]["versions"][0]["selectableFields"] = json!(null);
     let careless: CustomResourceDefinition = serde_json::from_value(careless).unwrap();
     crds.replace("alarms.chronos.dev", &PostParams::default(), &careless).await.unwrap();
-    let odd = json!({ "apiVersion": "chronos.dev/v1alpha1", "kind": "Alarm", "metadata": { "name": "odd" },
-                      "spec": { "owner": 7, "delaySeconds": "soon" } });
-    eventually("the API server takes anything", || async { namespace.try_post("alarms", odd.to_string()).await.ok() })
+    let ann = AgentKey::of("ann");
+    let of = |name: &str, spec: serde_json::Value| {
+        json!({ "apiVersion": "chronos.dev/v1alpha1", "kind": "Alarm", "metadata": { "name": name }, "spec": spec })
+            .to_string()
+    };
+    let odd = of("odd", json!({ "owner": ann.did, "wakeMessage": "m", "cronExpr": "@daily", "maxFailures": "three" }));
+    eventually("the API server takes anything", || async { namespace.try_post("alarms", odd.clone()).await.ok() })
         .await;
+    // Of this one the rules themselves cannot be judged, so that nothing of it can be changed, not even its status.
+    namespace.post("alarms", of("odder", json!({ "owner": 7, "delaySeconds": "soon" }))).await;
     plane.install_crds().await;
 
     let daemon = serve(&world, &namespace, "controller,dispatch").await;
-    let cluster = Cluster { world, namespace, ann: AgentKey::of("ann"), daemon };
+    let cluster = Cluster { world, namespace, ann, daemon };
     cluster.enrol().await;
     cluster.apply("even", "  cronExpr: '@daily'").await;
     cluster.phase("even", Phase::Active).await;
@@ -254,10 +260,14 @@ async fn an_object_that_cannot_be_read_stops_only_itself_and_recovers_by_an_edit
     let said = refused["status"]["conditions"][0]["message"].as_str().unwrap();
     assert!(said.starts_with("the object cannot be read (") && said.contains("kubectl explain"), "{said}");
     assert_eq!(refused["status"]["conditions"][0]["reason"], "InvalidSpec");
-    // The owner is immutable, and 7 is no owner: delete it and apply it anew.
-    cluster.delete("odd").await;
-    cluster.apply("odd", "  cronExpr: '@daily'").await;
+    cluster.apply("odd", "  cronExpr: '@daily'\n  maxFailures: 3").await;
     cluster.phase("odd", Phase::Active).await;
+    eventually("an event tells of the odder one", || async {
+        let events = cluster.namespace.events_of("odder").await;
+        events.into_iter().find(|(_, reason, note)| reason == "Invalid" && note.contains("cannot be read"))
+    })
+    .await;
+    cluster.delete("odder").await;
 }
 
 #[tokio::test]

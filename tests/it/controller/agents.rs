@@ -84,7 +84,8 @@ async fn of_two_agents_with_one_did_the_older_holds_it_and_the_newer_is_next() {
     // Older by a second: that is as exactly as the API server tells.
     let created =
         cluster.namespace.agents().get("ann").await.unwrap().metadata.creation_timestamp.unwrap().0.as_second();
-    let later = || async { (chrono::Utc::now().timestamp() > created).then_some(()) };
+    let later =
+        || async { (cluster.ask::<i64>("SELECT extract(epoch FROM now())::bigint").await > created).then_some(()) };
     eventually("another second has begun", later).await;
     // Another namespace, served by the same controller's twin: what counts is the database.
     let other = Namespace::fresh().await;

@@ -223,6 +223,9 @@ fn whole(node: &Node, known: &Known, now: DateTime<Utc>, finding: &mut Finding) 
         }
     }
     metadata::check(node, &mut checked);
+    if known.kind == "Alarm" {
+        metadata::check_alarm(node, &mut checked);
+    }
     let spec = match (node.get("spec").filter(|spec| !spec.node.is_null()), of_spec) {
         (Some(spec), Some(schema)) => {
             let value = checked.check_with(&spec.node, &misplaced, schema, "spec");

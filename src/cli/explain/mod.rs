@@ -246,46 +246,91 @@ mod tests {
 
     #[test]
     fn every_rule_of_the_definitions_is_known_offline() {
-        // One that breaks the rule, by the rule's message. A new rule without an entry fails here.
+        // One that breaks the rule, by the field it stands at and its message. A new rule without an entry fails here.
         let other_key = KEY.replacen("d7", "07", 1);
-        let breaks = |message: &str| match message {
-            "give exactly one of fireAt, delaySeconds and cronExpr" => {
+        let upper = KEY.to_uppercase();
+        let long = |bytes: usize| "é".repeat(bytes / 2 + 1);
+        let with_spec = |kind: &str, spec: String| resource(kind, "ann", &spec);
+        let breaks = |place: &str, message: &str| match (place, message.split([':', ';']).next().unwrap()) {
+            ("spec", "give exactly one of fireAt, delaySeconds and cronExpr") => {
                 (alarm("cronExpr: '@daily', delaySeconds: 5"), "spec.delaySeconds")
             }
-            "timezone goes with cronExpr only: an instant carries its own offset" => {
-                (alarm("delaySeconds: 5, timezone: UTC"), "spec.timezone")
+            ("spec", "timezone goes with cronExpr only") => (alarm("delaySeconds: 5, timezone: UTC"), "spec.timezone"),
+            ("spec", "startsAt goes with cronExpr only") => {
+                (alarm("delaySeconds: 5, startsAt: 2099-01-01T00:00:00Z"), "spec.startsAt")
             }
-            "give payload or payloadJson, not both" => {
+            ("spec", "endsAt goes with cronExpr only") => {
+                (alarm("delaySeconds: 5, endsAt: 2099-01-01T00:00:00Z"), "spec.endsAt")
+            }
+            ("spec", "spreadSeconds goes with cronExpr only") => {
+                (alarm("delaySeconds: 5, spreadSeconds: 5"), "spec.spreadSeconds")
+            }
+            ("spec", "endsAt must lie after startsAt") => (
+                alarm("cronExpr: '@daily', startsAt: 2099-01-01T00:00:00Z, endsAt: 2099-01-01T00:00:00Z"),
+                "spec.endsAt",
+            ),
+            ("spec", "give payload or payloadJson, not both") => {
                 (alarm("delaySeconds: 5, payload: {}, payloadJson: '1'"), "spec.payloadJson")
             }
-            "no such time zone: use an IANA name such as Europe/Berlin" => {
-                (alarm("cronExpr: '@daily', timezone: Local"), "spec.timezone")
+            ("spec", "the DID's last part must be the first 16 hex digits of publicKey") => {
+                (with_spec("Agent", format!("did: '{DID}', publicKey: {other_key}")), "spec.did")
             }
-            "the DID's last part must be the first 16 hex digits of publicKey" => {
-                (resource("Agent", "ann", &format!("did: '{DID}', publicKey: {other_key}")), "spec.did")
+            ("owner", "write did") => (alarm("delaySeconds: 5").replace("d75a", "D75A"), "spec.owner"),
+            ("did", "write did") => {
+                (with_spec("Agent", format!("did: '{}', publicKey: {KEY}", DID.replace("d75a", "D75A"))), "spec.did")
+            }
+            ("publicKey", "write the agent's whole ed25519 public key") => {
+                (with_spec("Agent", format!("did: '{DID}', publicKey: {upper}")), "spec.publicKey")
+            }
+            ("fireAt", "give date, time and offset, from 1970 to 2100, such as 2026-11-16T09") => {
+                (alarm("fireAt: 2101-01-01T00:00:00Z"), "spec.fireAt")
+            }
+            ("startsAt", "give date, time and offset, from 1970 to 2100, such as 2026-11-16T09") => {
+                (alarm("cronExpr: '@daily', startsAt: 1969-12-31T23:59:59Z"), "spec.startsAt")
+            }
+            ("endsAt", "give date, time and offset, from 1970 to 2100, such as 2026-11-16T09") => {
+                (alarm("cronExpr: '@daily', endsAt: 2099-01-01T00:00:00z"), "spec.endsAt")
+            }
+            ("cronExpr", "is blank") => (alarm("cronExpr: ' '"), "spec.cronExpr"),
+            ("wakeMessage", "is blank") => (alarm("delaySeconds: 5").replace("wake up", "' '"), "spec.wakeMessage"),
+            ("timezone", "no such time zone") => (alarm("cronExpr: '@daily', timezone: Local"), "spec.timezone"),
+            ("label", "is longer than 256 bytes") => {
+                (alarm(&format!("delaySeconds: 5, label: {}", long(256))), "spec.label")
+            }
+            ("conversationId", "is longer than 256 bytes") => {
+                (alarm(&format!("delaySeconds: 5, conversationId: {}", long(256))), "spec.conversationId")
+            }
+            ("wakeMessage", "is longer than 32768 bytes") => {
+                (alarm("delaySeconds: 5").replace("wake up", &long(32768)), "spec.wakeMessage")
+            }
+            ("payloadJson", "is longer than 262144 bytes") => {
+                (alarm(&format!("delaySeconds: 5, payloadJson: '\"{}\"'", long(262_144))), "spec.payloadJson")
             }
             unknown => panic!("explain has no twin of the rule {unknown:?}"),
         };
         let definitions = serde_json::to_value(crd::all()).unwrap();
         let mut rules = Vec::new();
-        collect_rules(&definitions, &mut rules);
-        assert_eq!(rules.len(), 5, "{rules:?}");
-        for rule in rules {
-            let (text, field) = breaks(&rule);
+        collect_rules(&definitions, "", &mut rules);
+        assert_eq!(rules.len(), 21, "{rules:?}");
+        for (place, rule) in rules {
+            let (text, field) = breaks(&place, &rule);
             let told = problems(&text);
-            assert!(told.len() == 1 && told[0].starts_with(&format!("{field}: ")), "{rule}: {told:?}");
+            assert!(told.len() == 1 && told[0].starts_with(&format!("{field}: ")), "{place}: {rule}: {told:?}");
         }
     }
 
-    /// The messages of all rules that look at one state only: a file has no earlier one.
-    fn collect_rules(value: &serde_json::Value, rules: &mut Vec<String>) {
+    /// Field and message of all rules that look at one state only: a file has no earlier one.
+    fn collect_rules(value: &serde_json::Value, place: &str, rules: &mut Vec<(String, String)>) {
         if let Some(rule) = value["rule"].as_str()
             && !rule.contains("oldSelf")
         {
-            rules.push(value["message"].as_str().unwrap().to_owned());
+            rules.push((place.to_owned(), value["message"].as_str().unwrap().to_owned()));
         }
-        let (list, map) = (value.as_array().into_iter().flatten(), value.as_object().into_iter().flatten());
-        list.chain(map.map(|(_, value)| value)).for_each(|value| collect_rules(value, rules));
+        value.as_array().into_iter().flatten().for_each(|value| collect_rules(value, place, rules));
+        for (key, value) in value.as_object().into_iter().flatten() {
+            let place = if key == "x-kubernetes-validations" { place } else { key };
+            collect_rules(value, place, rules);
+        }
     }
 
     #[test]

@@ -43,6 +43,10 @@ use crate::domain::{
     validation = rule::with_cron_only("spreadSeconds", "has(self.spreadSeconds) && self.spreadSeconds != 0"),
     validation = rule::ends_after_start(),
     validation = rule::one_payload(),
+    validation = rule::at_most_bytes("label", LABEL_CAP),
+    validation = rule::at_most_bytes("conversationId", KEY_CAP),
+    validation = rule::at_most_bytes("wakeMessage", MESSAGE_CAP),
+    validation = rule::at_most_bytes("payloadJson", payload::LONGEST),
     validation = rule::immutable("owner", "Alarm")
 )]
 pub struct AlarmSpec {
@@ -55,7 +59,6 @@ pub struct AlarmSpec {
     /// A short label for people, such as "daily portfolio summary". The wake carries it. At most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
-    #[x_kube(validation = rule::at_most_bytes(LABEL_CAP))]
     pub label: Option<String>,
 
     /// Fires once, at this instant: RFC 3339 with an offset, such as 2026-11-16T09:00:00Z. An instant before the
@@ -122,15 +125,11 @@ pub struct AlarmSpec {
     /// The conversation to resume into. Without one the agent opens a fresh conversation. At most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
-    #[x_kube(validation = rule::at_most_bytes(KEY_CAP))]
     pub conversation_id: Option<String>,
 
     /// What the agent is told when it wakes. At most 32768 bytes.
     #[schemars(length(max = 32768))]
-    #[x_kube(
-        validation = rule::not_blank("say what the agent should do when it wakes"),
-        validation = rule::at_most_bytes(MESSAGE_CAP)
-    )]
+    #[x_kube(validation = rule::not_blank("say what the agent should do when it wakes"))]
     pub wake_message: String,
 
     /// State handed back with the wake: an object. At most 262144 bytes and 64 levels. The API server may respell its numbers and
@@ -142,7 +141,6 @@ pub struct AlarmSpec {
     /// State handed back with the wake, as JSON text that is kept to the byte: any JSON value. At most 262144 bytes. Not beside payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 262_144))]
-    #[x_kube(validation = rule::at_most_bytes(payload::LONGEST))]
     pub payload_json: Option<String>,
 
     /// Retries of a wake that is not taken, before it is given up. Default: the operator's, normally 5.

@@ -72,10 +72,13 @@ pub fn immutable(field: &str, kind: &str) -> Rule {
     Rule::new(format!("self.{field} == oldSelf.{field}")).message(message.as_str()).field_path(format!(".{field}"))
 }
 
-/// The API server counts characters in `maxLength`, the database bytes.
-pub fn at_most_bytes(cap: usize) -> Rule {
+/// The API server counts characters in `maxLength`, the database bytes. A rule of the spec, not of the field: with a field's the API
+/// server repeats its whole value.
+pub fn at_most_bytes(field: &str, cap: usize) -> Rule {
     let message = format!("is longer than {cap} bytes: shorten it (a letter outside ASCII takes two to four)");
-    Rule::new(format!("size(bytes(self)) <= {cap}")).message(message.as_str())
+    Rule::new(format!("!has(self.{field}) || size(bytes(self.{field})) <= {cap}"))
+        .message(message.as_str())
+        .field_path(format!(".{field}"))
 }
 
 pub fn not_blank(remedy: &str) -> Rule {

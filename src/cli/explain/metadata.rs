@@ -177,7 +177,7 @@ mod tests {
             check_alarm(&node, &mut checked);
             checked.unusable.iter().map(ToString::to_string).collect()
         };
-        let labels = |count: usize| (0..count).map(|number| format!("l{number}: x, ")).collect::<String>();
+        let labels = |count: usize| (0..count).map(|number| format!("l{number}: x")).collect::<Vec<_>>().join(", ");
         assert_eq!(told(&format!("metadata: {{labels: {{{}}}, annotations: null}}", labels(64))), [""; 0]);
         assert_eq!(
             told(&format!("metadata: {{labels: {{{}}}}}", labels(65))),

@@ -168,7 +168,10 @@ impl Namespace {
     /// `kubectl apply`, for every document of a YAML.
     pub async fn apply(&self, yaml: &str) -> kube::Result<()> {
         for document in yaml.split("\n---\n") {
-            let object: DynamicObject = serde_saphyr::from_str(document).expect("the test's YAML is one");
+            // However deep it is nested, and however long.
+            let unbounded = serde_saphyr::options! { budget: None };
+            let object = serde_saphyr::from_str_with_options(document, unbounded);
+            let object: DynamicObject = object.expect("the test's YAML is one");
             let kind = object.types.clone().expect("it has a kind");
             let kind = GroupVersionKind::try_from(&kind).expect("it has a group and a version");
             let api: Api<DynamicObject> =

@@ -44,8 +44,9 @@ impl Audit {
     /// Whether the watches must begin anew.
     pub async fn is_adrift(&mut self, context: &Context) -> Result<bool, Error> {
         for scope in &context.scopes.0 {
-            let newest = newest::<Alarm>(&scoped(&context.client, scope.namespace.as_deref())).await?;
+            // Before the question: what is shown by then is at most as new as the answer.
             let cached = scope.alarms.state().iter().filter_map(|alarm| number(alarm.resource_version())).max();
+            let newest = newest::<Alarm>(&scoped(&context.client, scope.namespace.as_deref())).await?;
             let known = self.highest.max(cached.unwrap_or(0));
             if newest.is_some_and(|newest| newest < known) {
                 warn!(?newest, known, "the API server has gone back to an older version: the watches begin anew");

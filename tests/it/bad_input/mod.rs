@@ -235,8 +235,6 @@ async fn what_was_enrolled_on_the_command_line_owns_no_alarms_until_an_agent_tak
 
     let removed = chronosd_on(&site.world.database, &["agent", "remove", DID]).await;
     assert_eq!(removed.code, Some(0), "{}", removed.stderr);
-    // It is looked at every minute; an edit is quicker.
-    apply(&namespace, "ann", &agent(DID, KEY, ", maxActiveAlarms: 5")).await.unwrap();
     assert_eq!(agent_is(&namespace, "ann", "True").await.0, "Enrolled");
     active(&namespace, "tea").await;
 }

@@ -162,6 +162,8 @@ pub struct AlarmStatus {
     /// Active: waits for its next wake. Paused: by spec.suspend, its agent or its owner. Fired: nothing is left to fire. Failed: given up,
     /// or too late when it was made. Cancelled: delete it and apply it anew. Invalid: the condition Stalled says what to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    // Absent, never null, which would be one more word of the list.
+    #[schemars(with = "Phase")]
     pub phase: Option<Phase>,
     /// The schedule as it is kept: an expression, or an instant.
     #[serde(default, skip_serializing_if = "Option::is_none")]

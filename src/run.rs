@@ -40,6 +40,8 @@ use crate::{
 
 /// Probes and `/healthz` ask one thing, and seldom.
 const PROBE_POOL: u32 = 2;
+/// The longest that an API server may be silent in the middle of an answer.
+const CLUSTER_SILENCE: Duration = Duration::from_secs(295);
 /// After the grace period for deliveries everything else has this long.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -370,7 +372,7 @@ pub async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
 
 /// A client of the API server, if there is one. What was named and cannot be used is an error.
 pub async fn find_client(cluster: &Cluster) -> anyhow::Result<Option<Client>> {
-    let config = match cluster {
+    let mut config = match cluster {
         Cluster::None => return Ok(None),
         Cluster::Kubeconfig(path) => {
             let kubeconfig =
@@ -392,5 +394,9 @@ pub async fn find_client(cluster: &Cluster) -> anyhow::Result<Option<Client>> {
             }
         },
     };
+    // A host that vanished without a word must not keep a request for ever. A watch hears at least a bookmark within a minute or so, and
+    // ends by itself before this.
+    config.read_timeout = Some(CLUSTER_SILENCE);
+    config.reset_reader_on_write = true;
     Ok(Some(Client::try_from(config)?))
 }

@@ -71,7 +71,8 @@ async fn bring_about(seen: &Guarded<Agent>, reference: &AgentRef, context: &Cont
         },
     };
     let before: Option<AgentStatus> = seen.status();
-    let next = status::agent_status(seen.meta(), before.as_ref(), &report, context.clock.now()); // pure
+    let mut next = status::agent_status(seen.meta(), before.as_ref(), &report, context.clock.now()); // pure
+    context.counts.settle(reference, before.as_ref(), &mut next);
     if let Ok(agent) = &seen.read
         && status::stands_otherwise(before.as_ref(), &next)
         && let Ok(did) = agent.spec.did.parse::<Did>()
@@ -103,12 +104,15 @@ async fn let_go(seen: &Guarded<Agent>, reference: &AgentRef, context: &Context) 
     };
     if let Some(agent) = removed {
         info!(owner_did = %agent.did, "agent {} is not enrolled any more: its resource is deleted", agent.did);
-        ring(context, reference, &agent.did).await;
+    }
+    // Also if another had taken the DID meanwhile, or an earlier turn got this far: its Alarms are to hear of it.
+    if let Some(did) = seen.read.as_ref().ok().and_then(|agent| agent.spec.did.parse::<Did>().ok()) {
+        ring(context, reference, &did).await;
     }
     Ok(Action::await_change())
 }
 
-async fn ring(context: &Context, agent: &AgentRef, did: &Did) {
+pub async fn ring(context: &Context, agent: &AgentRef, did: &Did) {
     context.scopes.ring_alarms_of(did, agent.namespace.as_deref().unwrap_or_default()).await;
     context.scopes.ring_rivals_of(agent, did).await;
 }

@@ -22,6 +22,8 @@ pub enum Outcome {
     Report(Report),
     /// Nothing yet: the API server itself must say first how the resource stands.
     Doubtful(Doubt),
+    /// Nothing, ever: it is gone, and another one stands under its name.
+    Superseded,
 }
 
 pub async fn apply(
@@ -54,6 +56,7 @@ pub async fn apply(
     let report = match applied {
         Ok(Applied::Stored { facts, not_fired }) => Report::Stored { facts, not_fired },
         Ok(Applied::Doubtful(doubt)) => return Ok(Outcome::Doubtful(doubt)),
+        Ok(Applied::Superseded) => return Ok(Outcome::Superseded),
         Ok(Applied::NeverFires) => refuse(context, &identity, Refused::for_mistakes(&[Mistake::never_fires()])).await,
         Ok(Applied::OverQuota(exceeded)) => refuse(context, &identity, over_quota(&exceeded)).await,
         Ok(Applied::NotOwned(holder)) => {
@@ -117,7 +120,8 @@ async fn enrol_beside(
     let mut last = None;
     for agent in readable.filter(|agent| agent.spec.enrols(owner.as_str())) {
         match agents::enrol(context, agent).await {
-            Ok(Ok(Enrolled::Stands(_))) => return Ok(Ok(())),
+            Ok(Ok(Enrolled::Stands(_))) if stands_still(context, &api, agent).await? => return Ok(Ok(())),
+            Ok(Ok(Enrolled::Stands(_))) => {}
             Ok(Ok(Enrolled::Held(holder))) => last = Some((agent.name_any(), holder)),
             // It says itself what is wrong with it.
             Ok(Err(_refused)) => last = holder.clone().map(|holder| (agent.name_any(), holder)),
@@ -130,6 +134,28 @@ async fn enrol_beside(
     }))
 }
 
+/// Whether an Agent that was just mirrored is still as it was listed. Its own reconcile may have come between the list and the writing:
+/// one that is gone by now must not have been brought back, nor a suspension undone.
+async fn stands_still(context: &Context, api: &Api<Guarded<Agent>>, agent: &Agent) -> Result<bool, Error> {
+    let (name, namespace) = (agent.name_any(), agent.namespace().unwrap_or_default());
+    let found = api.get_opt(&name).await.map_err(|source| Error::Agents { namespace, source })?;
+    let found = found.filter(|found| found.uid() == agent.uid() && found.meta().deletion_timestamp.is_none());
+    let Some(found) = found else {
+        if let Some(uid) = agent.uid().and_then(|uid| uid.parse().ok()) {
+            let removed = context.store.remove_agent_of_resource(context.cluster, uid).await;
+            removed.map_err(|source| Error::Store { name, source })?;
+        }
+        return Ok(false);
+    };
+    if found.meta().generation != agent.metadata.generation
+        && let Ok(newer) = &found.read
+    {
+        let enrolled = agents::enrol(context, newer).await.map_err(|source| Error::Store { name, source })?;
+        return Ok(matches!(enrolled, Ok(Enrolled::Stands(_))));
+    }
+    Ok(true)
+}
+
 /// `beside`: an Agent that stands in the Alarm's namespace and does not hold the DID.
 fn not_owned(alarm: &Identity, owner: &Did, beside: Option<&str>, holder: Option<&Holder>) -> Refused {
     let namespace = &alarm.namespace;
@@ -140,7 +166,7 @@ fn not_owned(alarm: &Identity, owner: &Did, beside: Option<&str>, holder: Option
     };
     let message = match beside {
         None => format!(
-            "spec.owner: no Agent with the DID {owner} stands in namespace {namespace}{held}; ask an administrator to create one, or name the DID of one that does"
+            "spec.owner: no Agent with the DID {owner} stands in namespace {namespace}{held}; ask an administrator to create one, or create another Alarm for an owner that has one"
         ),
         Some(agent) => format!(
             "spec.owner: Agent {agent} of namespace {namespace} does not hold the DID {owner}{held}; ask an administrator which of them should go"

@@ -6,7 +6,8 @@
 //! - now and then, because versions may have grown past that by then, whether every object stands as the cache shows it. One that does not,
 //!   twice in a row in the same way, is not on its way to us.
 //!
-//! Either way the watches begin anew with a list.
+//! Either way the watches begin anew with a list; and so they do when another cluster stands behind the address, which the uid of its
+//! kube-system tells.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -43,6 +44,10 @@ impl Audit {
 
     /// Whether the watches must begin anew.
     pub async fn is_adrift(&mut self, context: &Context) -> Result<bool, Error> {
+        if super::cluster_id(&context.client).await? != context.cluster {
+            warn!("another cluster stands behind the API server's address: everything begins anew");
+            return Ok(true);
+        }
         for scope in &context.scopes.0 {
             // Before the question: what is shown by then is at most as new as the answer.
             let cached = scope.alarms.state().iter().filter_map(|alarm| number(alarm.resource_version())).max();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use kube::{
     Resource,
-    runtime::events::{Event, EventType},
+    runtime::events::{Event, EventType, Recorder},
 };
 use tracing::debug;
 
@@ -31,9 +31,13 @@ pub fn of(before: Option<&AlarmStatus>, after: &AlarmStatus) -> Vec<Event> {
     let message = |status: &AlarmStatus, kind: &str| {
         status.conditions.iter().find(|one| one.type_ == kind).map(|one| one.message.clone())
     };
-    if let Some(stalled) = message(after, STALLED)
-        && before.and_then(|before| message(before, STALLED)).as_ref() != Some(&stalled)
-    {
+    // By reason and generation: a sentence may count something that changes by itself.
+    let stalled = |status: &AlarmStatus| {
+        let condition = status.conditions.iter().find(|one| one.type_ == STALLED)?;
+        Some((condition.reason.clone(), condition.observed_generation))
+    };
+    let again = stalled(after).is_some() && before.and_then(stalled) == stalled(after);
+    if let Some(stalled) = message(after, STALLED).filter(|_| !again) {
         events.push(event(EventType::Warning, "Invalid", stalled));
     }
     let scheduled = |status: &AlarmStatus| (status.phase, status.schedule.clone());
@@ -97,7 +101,9 @@ pub async fn publish(context: &Context, alarm: &Guarded<Alarm>, events: &[Event]
     let told = async {
         for event in events {
             context.pace.turn().await;
-            if let Err(error) = context.recorder.publish(event, &about).await {
+            // A new one each time: one that remembers would count an event of the same reason up and keep its first sentence.
+            let recorder = Recorder::new(context.client.clone(), context.reporter.clone());
+            if let Err(error) = recorder.publish(event, &about).await {
                 debug!(error = %chain(&error), "an event could not be written");
             }
         }

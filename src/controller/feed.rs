@@ -10,6 +10,7 @@ use super::Context;
 use crate::{domain::ids::ClusterId, store::claims::RESOURCE_CHANGED, telemetry::chain};
 
 const RECONNECT: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(300);
 /// What was written before we stopped hearing may have been committed later; and a connection may be dead for a while before it breaks.
 const MARGIN: Duration = Duration::from_secs(30);
 
@@ -24,14 +25,16 @@ pub async fn listen(context: &Context) {
             }
             Ok(mut listener) => {
                 catch_up(context, deaf_since.elapsed() + MARGIN).await;
+                deaf_since = Instant::now();
                 // `None` is a connection that broke: another is made by this loop, not behind our back, so that nothing is missed.
-                while let Ok(Some(hint)) = listener.try_recv().await {
+                // One that has been silent for long may be dead without knowing it.
+                while let Ok(Ok(Some(hint))) = tokio::time::timeout(SILENCE, listener.try_recv()).await {
+                    deaf_since = Instant::now();
                     if let Some((namespace, name)) = parse(hint.payload(), context.cluster) {
                         context.scopes.ring(namespace, name).await;
                     }
                 }
-                deaf_since = Instant::now();
-                warn!("the connection for hints broke");
+                debug!("the connection for hints broke, or was silent for long: another one");
             }
         }
         tokio::time::sleep(RECONNECT).await;

@@ -46,7 +46,7 @@ use kube::{
     runtime::{
         self, Controller as Runtime,
         controller::{Action, Config},
-        events::{Recorder, Reporter},
+        events::Reporter,
         finalizer::{self, Event, finalizer},
         reflector::ObjectRef,
         watcher,
@@ -100,6 +100,8 @@ const MOST_TURNS: usize = 3;
 pub enum Error {
     #[error("reading the cluster's id (the uid of namespace kube-system)")]
     ClusterId(#[source] kube::Error),
+    #[error("the API server does not answer")]
+    Silent,
     #[error("namespace kube-system has no uid")]
     NoClusterId,
     #[error("listing Alarms and Agents (are the CRDs of `chronosd crd` installed?)")]
@@ -151,9 +153,10 @@ pub struct Context {
     cluster_name: String,
     max_failures: u32,
     scopes: Scopes,
-    recorder: Recorder,
+    reporter: Reporter,
     pace: status::Pace,
     ledger: status::Ledger,
+    counts: status::Counts,
     alarm_backoff: backoff::Backoff<AlarmRef>,
     agent_backoff: backoff::Backoff<AgentRef>,
 }
@@ -193,30 +196,27 @@ impl Controller {
     pub async fn run(self, stop: CancellationToken) {
         let scopes: Vec<Option<String>> =
             if self.namespaces.is_empty() { vec![None] } else { self.namespaces.iter().cloned().map(Some).collect() };
-        let cluster = tokio::select! {
-            cluster = cluster_served(&self.client, &scopes) => cluster,
-            () = stop.cancelled() => return,
-        };
-        self.ready.store(true, Ordering::Relaxed);
-        let mut sweep = sweep::Sweep::new(self.orphan_grace);
-        // Anew whenever the watches have lost touch with the API server: a list is where they find it again.
-        while !stop.is_cancelled() {
-            self.watch_until_adrift(cluster, &scopes, &mut sweep, &stop).await;
+        // Anew whenever the watches have lost touch with the API server, or another cluster stands behind its address: a list, and its
+        // id, are where they find it again.
+        loop {
+            let cluster = tokio::select! {
+                cluster = cluster_served(&self.client, &scopes) => cluster,
+                () = stop.cancelled() => return,
+            };
+            self.ready.store(true, Ordering::Relaxed);
+            self.watch_until_adrift(cluster, &scopes, &stop).await;
+            tokio::select! {
+                () = tokio::time::sleep(CLUSTER_PAUSE) => {}
+                () = stop.cancelled() => return,
+            }
         }
     }
 
-    async fn watch_until_adrift(
-        &self,
-        cluster: ClusterId,
-        scopes: &[Option<String>],
-        sweep: &mut sweep::Sweep,
-        stop: &CancellationToken,
-    ) {
+    async fn watch_until_adrift(&self, cluster: ClusterId, scopes: &[Option<String>], stop: &CancellationToken) {
         let scopes = scopes.to_vec();
         let (scopes, watches): (Vec<_>, Vec<_>) = scopes.into_iter().map(|scope| watch(&self.client, scope)).unzip();
-        let reporter = Reporter { controller: status::FIELD_MANAGER.to_owned(), instance: Some(self.instance.clone()) };
         let context = Arc::new(Context {
-            recorder: Recorder::new(self.client.clone(), reporter),
+            reporter: Reporter { controller: status::FIELD_MANAGER.to_owned(), instance: Some(self.instance.clone()) },
             client: self.client.clone(),
             store: self.store.clone(),
             clock: Arc::clone(&self.clock),
@@ -226,13 +226,14 @@ impl Controller {
             scopes: Scopes(scopes),
             pace: status::Pace::default(),
             ledger: status::Ledger::default(),
+            counts: status::Counts::default(),
             alarm_backoff: backoff::Backoff::default(),
             agent_backoff: backoff::Backoff::default(),
         });
         context.see_cluster().await;
         let term = stop.child_token();
         let watches = join_all(watches.into_iter().map(|watch| watch.run(&context, &term)));
-        let mut watches = pin!(watches);
+        let (mut watches, mut sweep) = (pin!(watches), sweep::Sweep::new(self.orphan_grace));
         tokio::select! {
             _ = &mut watches => {}
             () = feed::listen(&context) => unreachable!("the feed listens until it is dropped"),
@@ -336,6 +337,8 @@ async fn bring_about(seen: &Guarded<Alarm>, context: &Context) -> Result<Action,
         };
         let report = match outcome {
             Outcome::Report(report) => report,
+            // A younger one of the same name is stored already: the watch will tell.
+            Outcome::Superseded => return Ok(Action::await_change()),
             Outcome::Doubtful(doubt) => {
                 // cluster, past the cache
                 let Some(found) = uncached(seen, context).await? else { return Ok(Action::await_change()) };
@@ -372,12 +375,12 @@ fn known(alarm: &Guarded<Alarm>, context: &Context) -> Result<Identity, Error> {
     Ok(context.identity(alarm, uid))
 }
 
-/// The resource as the API server has it now; `None`: gone, or another one under the same name, of which the watch will tell.
+/// The resource as the API server has it now; `None`: gone, being deleted, or another one under the same name: the watch will tell.
 async fn uncached(seen: &Guarded<Alarm>, context: &Context) -> Result<Option<Guarded<Alarm>>, Error> {
     let name = seen.name_any();
     let api: Api<Guarded<Alarm>> = Api::namespaced(context.client.clone(), &seen.namespace().unwrap_or_default());
     let found = api.get_opt(&name).await.map_err(|source| Error::Confirm { name, source })?;
-    Ok(found.filter(|found| found.uid() == seen.uid()))
+    Ok(found.filter(|found| found.uid() == seen.uid() && found.meta().deletion_timestamp.is_none()))
 }
 
 /// Cancelled, and then let go. While the database is away the resource stays, and says why.
@@ -415,7 +418,8 @@ fn put_off(kind: &str, object: &impl Resource<DynamicType = ()>, error: &Error, 
 async fn cluster_served(client: &Client, scopes: &[Option<String>]) -> ClusterId {
     let mut told = String::new();
     loop {
-        match try_join!(cluster_id(client), crds_served(client, scopes)) {
+        let asked = async { try_join!(cluster_id(client), crds_served(client, scopes)) };
+        match tokio::time::timeout(TIMEOUT, asked).await.unwrap_or(Err(Error::Silent)) {
             Ok((cluster, ())) => return cluster,
             // Said once, not every other second.
             Err(error) if chain(&error) == told => {}

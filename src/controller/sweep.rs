@@ -20,16 +20,18 @@ use kube::{
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{Context, Error, audit::Audit, scope::Scope};
+use super::{Context, Error, agents, audit::Audit, scope::Scope};
 use crate::{
     crd::Guarded,
     domain::ids::ResourceUid,
-    store::resources::Identity,
+    store::resources::{Identity, Living},
     telemetry::{chain, metrics},
 };
 
 /// Between two rounds, if the grace is not shorter.
 const ROUND: Duration = Duration::from_secs(60);
+/// For one round: an API server that vanished answers nothing, not even an error.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Rounds within one grace.
 const ROUNDS: u32 = 5;
 
@@ -53,11 +55,14 @@ impl Sweep {
         }
         let mut audit = Audit::new();
         loop {
+            // Whatever the API server is up to: this says that a controller is at work.
+            context.see_cluster().await;
             // First: what a cache shows that is adrift proves nothing.
-            match audit.is_adrift(context).await {
+            match tokio::time::timeout(PATIENCE, audit.is_adrift(context)).await.unwrap_or(Err(Error::Silent)) {
                 Ok(true) => return,
                 Ok(false) => {
-                    if let Err(error) = self.run_once(context).await {
+                    let swept = tokio::time::timeout(PATIENCE, self.run_once(context)).await;
+                    if let Err(error) = swept.unwrap_or(Err(Error::Silent)) {
                         warn!(error = %chain(&error), "the sweep for orphans is put off");
                     }
                 }
@@ -68,7 +73,6 @@ impl Sweep {
     }
 
     async fn run_once(&mut self, context: &Context) -> Result<(), Error> {
-        context.see_cluster().await;
         let store = |source| Error::Store { name: "of this cluster".to_owned(), source };
         let mut still_missing = HashSet::new();
         for agent in context.store.agents_of_cluster(context.cluster).await.map_err(store)? {
@@ -78,6 +82,7 @@ impl Sweep {
                 if let Some(removed) = removed {
                     metrics::orphan_swept();
                     let Identity { namespace, name, .. } = &agent;
+                    agents::ring(context, &ObjectRef::new(name).within(namespace), &removed.did).await;
                     info!(owner_did = %removed.did, "agent {} is not enrolled any more: Agent {namespace}/{name} is gone", removed.did);
                 }
             }
@@ -85,7 +90,12 @@ impl Sweep {
         let mut after = None;
         loop {
             let (living, next) = context.store.living_resources(context.cluster, after).await.map_err(store)?;
-            for alarm in living {
+            for Living { identity: alarm, waits } in living {
+                // Handed over, it waits for whatever resource has its name.
+                let named = || ObjectRef::new(&alarm.name).within(&alarm.namespace);
+                if waits && watched(context, &alarm).is_some_and(|scope| scope.alarms.get(&named()).is_some()) {
+                    continue;
+                }
                 let Some(scope) = watched(context, &alarm) else { continue };
                 if self.is_orphan(context, &scope.alarms, &alarm, &mut still_missing).await?
                     && context.store.cancel_resource(alarm.cluster, alarm.uid).await.map_err(store)?
@@ -121,6 +131,7 @@ impl Sweep {
     {
         let shown = cache.get(&ObjectRef::new(&row.name).within(&row.namespace));
         if shown.is_some_and(|object| has_uid(&*object, row.uid)) {
+            self.missing.remove(&row.uid);
             return Ok(false);
         }
         let since = *self.missing.entry(row.uid).or_insert_with(Instant::now);

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use crate::{
-    crd::{Alarm, FIRE_REQUESTED_AT, Mistake, condition::reason},
+    crd::{self, Alarm, Mistake, condition::reason},
     domain::{
         access::Did,
         alarm::{Defaults, Definition},
@@ -27,9 +27,6 @@ pub struct Valid {
     /// The annotation that asks for a wake now.
     pub fire_requested: Option<String>,
 }
-
-/// Of the annotation, as the column has it.
-const REQUEST_CAP: usize = 256;
 
 /// Why it cannot, as its status will say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +74,7 @@ pub fn validate(alarm: &Alarm, max_failures: u32) -> Result<Valid, Refused> {
     let defaults = Defaults { born_at: created_at, delays_from: created_at, max_failures };
     let labels = alarm.metadata.labels.clone().unwrap_or_default();
     let defined = alarm.spec.define(labels, defaults);
-    let (owner, definition, fire_requested) = match (defined, fire_requested(alarm)) {
+    let (owner, definition, fire_requested) = match (defined, crd::fire_requested(alarm.annotations())) {
         (Ok((owner, definition)), Ok(requested)) => (owner, definition, requested),
         (Ok(_), Err(mistake)) => return Err(Refused::for_mistakes(&[mistake])),
         (Err(mistakes), Ok(_)) => return Err(Refused::for_mistakes(&mistakes)),
@@ -88,21 +85,6 @@ pub fn validate(alarm: &Alarm, max_failures: u32) -> Result<Valid, Refused> {
     };
     let suspended = alarm.spec.suspend;
     Ok(Valid { uid, namespace, generation, created_at, owner, definition, suspended, fire_requested })
-}
-
-/// Any text will do, as long as it differs from the one before.
-fn fire_requested(alarm: &Alarm) -> Result<Option<String>, Mistake> {
-    let field = || format!("metadata.annotations.{FIRE_REQUESTED_AT}");
-    match alarm.annotations().get(FIRE_REQUESTED_AT) {
-        None => Ok(None),
-        Some(request) if request.is_empty() => Ok(None),
-        Some(request) if request.len() > REQUEST_CAP => {
-            let problem = format!("is {} bytes long", request.len());
-            Err(Mistake::new(field(), problem, format!("give at most {REQUEST_CAP}, such as the time of day")))
-        }
-        Some(request) if request.contains('\0') => Err(Mistake::new(field(), "holds a NUL character", "leave it out")),
-        Some(request) => Ok(Some(request.clone())),
-    }
 }
 
 /// What the API server gives every object.
@@ -123,6 +105,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::crd::FIRE_REQUESTED_AT;
 
     const DID: &str = "did:matrix:ann:d75a980182b10ab7";
 

@@ -11,6 +11,8 @@ pub struct Version<'a> {
     pub suspended: bool,
     /// The newest request to fire it now.
     pub fire_requested: Option<&'a str>,
+    /// Those before it, of a row.
+    pub spent: &'a [String],
 }
 
 /// How a resource stands to its row.
@@ -40,9 +42,12 @@ impl Version<'_> {
         }
     }
 
-    /// Whether the resource asks for a wake that the row knows nothing of. A request that was taken back is none.
+    /// Whether the resource asks for a wake that the row knows nothing of. A request that was taken back is none, and neither is one from
+    /// before, which a restored cluster shows again.
     pub fn is_new_request(&self, resource: &Version<'_>) -> bool {
-        resource.fire_requested.is_some() && resource.fire_requested != self.fire_requested
+        let is_new =
+            |request: &str| self.fire_requested != Some(request) && !self.spent.iter().any(|spent| spent == request);
+        resource.fire_requested.is_some_and(is_new)
     }
 
     /// Whether an edit may bring back what is over: not one that an old snapshot of the cluster makes.
@@ -55,7 +60,8 @@ impl Version<'_> {
 mod tests {
     use super::*;
 
-    const ROW: Version<'_> = Version { generation: 3, hash: b"a", suspended: false, fire_requested: Some("x") };
+    const ROW: Version<'_> =
+        Version { generation: 3, hash: b"a", suspended: false, fire_requested: Some("x"), spent: &[] };
 
     fn seen(resource: Version<'_>) -> Comparison {
         ROW.compare(&resource, false)
@@ -87,6 +93,9 @@ mod tests {
         assert_eq!(seen(Version { generation: 2, hash: b"b", ..ROW }), Comparison::Doubtful);
         assert_eq!(seen(Version { generation: 2, suspended: true, ..ROW }), Comparison::Doubtful);
         assert_eq!(seen(Version { fire_requested: Some("y"), ..ROW }), Comparison::Doubtful);
+        let spent = ["w".to_owned()];
+        let row = Version { spent: &spent, ..ROW };
+        assert_eq!(row.compare(&Version { fire_requested: Some("w"), ..ROW }, false), Comparison::Same, "spent before");
         assert!(!ROW.may_rearm(&Version { generation: 2, ..ROW }) && ROW.may_rearm(&ROW));
     }
 }

@@ -49,7 +49,12 @@ pub fn status(meta: &ObjectMeta, before: Option<&AlarmStatus>, report: &Report, 
         }
         Report::Failed(error) => AlarmStatus {
             observed_generation: generation,
-            conditions: conditions.reconciling(error, meta.deletion_timestamp.is_some()),
+            conditions: {
+                let mut all = conditions.reconciling(error, meta.deletion_timestamp.is_some());
+                // Of these nothing is known that would be new.
+                all.extend(known.iter().filter(|one| [DELIVERING, DUPLICATE].contains(&one.type_.as_str())).cloned());
+                all
+            },
             ..before.cloned().unwrap_or_default()
         },
     }

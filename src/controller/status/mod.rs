@@ -6,11 +6,13 @@
 //! | [`alarm`], [`agent`] | the whole status from what was found. Pure |
 //! | [`conditions`] | conditions as Kubernetes has them. Pure |
 //! | [`ledger`] | what was written a moment ago |
+//! | [`counts`] | how often an Agent's count is told |
 //! | here | the writing |
 
 mod agent;
 mod alarm;
 mod conditions;
+mod counts;
 mod ledger;
 
 use std::{num::NonZeroU32, time::Duration};
@@ -25,6 +27,7 @@ use serde_json::json;
 use tracing::warn;
 
 pub use agent::{AgentReport, agent_status, stands_otherwise};
+pub use counts::Counts;
 pub use ledger::Ledger;
 
 use super::{Context, Error, events, validate::Refused};

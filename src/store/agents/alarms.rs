@@ -69,7 +69,7 @@ pub struct Purged {
 enum Meant {
     /// Those that are not paused by it yet.
     Unpaused,
-    /// Those that are.
+    /// Those that are. Of resources only those that the agent may own: the others wait for an Agent of their own namespace.
     Held,
     /// All that may still fire and that no resource manages.
     Cancellable,
@@ -263,7 +263,11 @@ async fn lock(db: &mut PgConnection, did: &Did, meant: Meant) -> Result<Vec<Alar
             "status IN ('active', 'paused') AND ('agent' = ANY (paused_by)) IS FALSE"
         ),
         Meant::Held => batch!(
-            "SELECT id FROM alarms WHERE owner_did = $1 AND status = 'paused' AND ('agent' = ANY (paused_by)) LIMIT $2",
+            "SELECT alarms.id FROM alarms JOIN agents ON did = owner_did \
+             WHERE owner_did = $1 AND status = 'paused' AND ('agent' = ANY (paused_by)) \
+               AND (alarms.source <> 'kubernetes' \
+                    OR (alarms.cluster_id, alarms.resource_namespace) = (agents.cluster_id, agents.resource_namespace)) \
+             LIMIT $2",
             "status = 'paused' AND 'agent' = ANY (paused_by)"
         ),
         Meant::Cancellable => batch!(

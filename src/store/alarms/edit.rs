@@ -447,7 +447,10 @@ pub(in crate::store) async fn fired(
     let alarm = sqlx::query_as(concat!(
         "UPDATE alarms SET scheduled_for = $2, next_fire_at = $2, series_at = $3, \
          claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL, claims = 0, \
-         first_claimed_at = NULL, fire_requested = coalesce($4, fire_requested), revision = revision + 1, updated_at = now() \
+         first_claimed_at = NULL, fire_requested = coalesce($4, fire_requested), \
+         fires_spent = CASE WHEN $4 IS NULL OR fire_requested IS NULL THEN fires_spent \
+                       ELSE (array_prepend(fire_requested, fires_spent))[1:16] END, \
+         revision = revision + 1, updated_at = now() \
          WHERE id = $1 RETURNING ",
         columns!()
     ))

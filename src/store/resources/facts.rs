@@ -31,7 +31,10 @@ impl Facts {
     pub(super) async fn of(db: &mut PgConnection, known: Known) -> Result<Self, sqlx::Error> {
         let Known { alarm, fire_requested, .. } = known;
         // Most resources are looked at long before anything has happened to them.
-        let untried = alarm.last_fired_at.is_none() && alarm.last_error.is_empty() && alarm.missed_count == 0;
+        let untried = alarm.last_fired_at.is_none()
+            && alarm.last_error.is_empty()
+            && alarm.missed_count == 0
+            && alarm.schedule_epoch.0 == 0;
         let attempts = if untried { vec![] } else { attempts::last_tries(db, alarm.id, ATTEMPTS).await? };
         let elsewhere = elsewhere(db, &alarm).await?;
         Ok(Self { alarm, fire_requested, attempts, elsewhere })

@@ -16,6 +16,7 @@ use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
 pub use facts::Facts;
+pub use orphans::Living;
 
 use super::{
     Result, Store,
@@ -67,6 +68,7 @@ impl Desired<'_> {
             hash: self.hash,
             suspended: self.suspended,
             fire_requested: self.fire_requested,
+            spent: &[],
         }
     }
 }
@@ -74,6 +76,9 @@ impl Desired<'_> {
 /// How a row stood when its resource was doubted. Whoever confirms the resource writes only if the row still stands so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
+    generation: i64,
+    hash: Vec<u8>,
+    suspended: bool,
     fire_requested: Option<String>,
 }
 
@@ -88,6 +93,8 @@ pub enum Applied {
     /// Nothing was written: the resource looks older than its row, or asks for a wake. To be tried again with what the API server says
     /// itself.
     Doubtful(Doubt),
+    /// Nothing was written: a younger resource of its name is stored already.
+    Superseded,
     /// Nothing was written: its expression has no instant ahead.
     NeverFires,
     /// Nothing was written: its owner may not have so much.
@@ -104,12 +111,13 @@ struct Known {
     definition_hash: Vec<u8>,
     resource_generation: i64,
     fire_requested: Option<String>,
+    fires_spent: Vec<String>,
 }
 
 /// The columns of a [`Known`].
 macro_rules! known {
     () => {
-        concat!(columns!(), ", definition_hash, resource_generation, fire_requested")
+        concat!(columns!(), ", definition_hash, resource_generation, fire_requested, fires_spent")
     };
 }
 use known;
@@ -121,6 +129,7 @@ impl Known {
             hash: &self.definition_hash,
             suspended: self.alarm.paused_by().contains(&Cause::Spec),
             fire_requested: self.fire_requested.as_deref(),
+            spent: &self.fires_spent,
         }
     }
 
@@ -129,7 +138,8 @@ impl Known {
     }
 
     fn doubt(&self) -> Doubt {
-        Doubt { fire_requested: self.fire_requested.clone() }
+        let Version { generation, hash, suspended, .. } = self.version();
+        Doubt { generation, hash: hash.to_vec(), suspended, fire_requested: self.fire_requested.clone() }
     }
 }
 
@@ -138,6 +148,12 @@ impl Store {
     /// before the commit leaves nothing, dying after it leaves what the next call finds.
     pub async fn apply_resource(&self, desired: &Desired<'_>) -> Result<Applied> {
         self.ask("applying a resource", async |db| {
+            // What is over wakes nobody: whose it was does not matter any more.
+            let known = find(db, desired.identity, Lock::None).await?;
+            let over = |known: &Known| !known.alarm.status.is_living() && known.compare(desired) == Comparison::Same;
+            if let Some(known) = known.filter(over) {
+                return stored(db, known, None).await;
+            }
             for _ in 0..MOST_TURNS {
                 let agent = match agents::find(db, desired.owner).await? {
                     Some(agent) if agent.may_own(desired.identity) => agent,

@@ -13,16 +13,24 @@ use crate::{
 /// Read at a time.
 const PAGE: i64 = 1000;
 
+/// A row that may still fire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Living {
+    pub identity: Identity,
+    /// It was handed over from another cluster, and no resource has taken it yet: its uid is that of the old one.
+    pub waits: bool,
+}
+
 impl Store {
     /// The living alarms of a cluster's resources, by uid, from behind `after` on; fewer than a page: there are no more.
     pub async fn living_resources(
         &self,
         cluster: ClusterId,
         after: Option<ResourceUid>,
-    ) -> Result<(Vec<Identity>, Option<ResourceUid>)> {
+    ) -> Result<(Vec<Living>, Option<ResourceUid>)> {
         self.ask("reading the alarms of resources", async |db| {
-            let found: Vec<(Uuid, String, String, bool)> = sqlx::query_as(
-                "SELECT resource_uid, resource_namespace, resource_name, status IN ('active', 'paused')
+            let found: Vec<(Uuid, String, String, bool, bool)> = sqlx::query_as(
+                "SELECT resource_uid, resource_namespace, resource_name, adopted_at IS NOT NULL, status IN ('active', 'paused')
                  FROM alarms
                  WHERE source = 'kubernetes' AND cluster_id = $1 AND ($2::uuid IS NULL OR resource_uid > $2)
                  ORDER BY resource_uid LIMIT $3",
@@ -35,9 +43,11 @@ impl Store {
             let whole = i64::try_from(found.len()).is_ok_and(|count| count == PAGE);
             let next = found.last().filter(|_| whole).map(|(uid, ..)| ResourceUid::from_uuid(*uid));
             let living = found.into_iter().filter(|(.., living)| *living);
-            let identity =
-                |(uid, namespace, name, _)| Identity { cluster, uid: ResourceUid::from_uuid(uid), namespace, name };
-            Ok((living.map(identity).collect(), next))
+            let row = |(uid, namespace, name, waits, _)| {
+                let identity = Identity { cluster, uid: ResourceUid::from_uuid(uid), namespace, name };
+                Living { identity, waits }
+            };
+            Ok((living.map(row).collect(), next))
         })
         .await
     }

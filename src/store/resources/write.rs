@@ -125,7 +125,9 @@ async fn insert(db: &mut PgConnection, desired: &Desired<'_>, agent: &Agent) -> 
     let now = clock(db).await?;
     let plan = definition.timing.plan(id, now, desired.created_at);
     let Some(planned) = planned(&plan, now) else { return Ok(Inserted::Not(Applied::NeverFires)) };
-    cancel_predecessors(db, desired).await?;
+    if !cancel_predecessors(db, desired).await? {
+        return Ok(Inserted::Not(Applied::Superseded));
+    }
     if planned.status.is_living()
         && let Err(exceeded) = admit(db, desired, agent, now, Adds::One).await?
     {
@@ -167,11 +169,12 @@ async fn insert(db: &mut PgConnection, desired: &Desired<'_>, agent: &Agent) -> 
     Ok(Inserted::Done(Box::new(known)))
 }
 
-/// The same name under another uid is a resource that was deleted and made anew: the old one must stay silent.
-async fn cancel_predecessors(db: &mut PgConnection, desired: &Desired<'_>) -> Result<(), sqlx::Error> {
+/// The same name under another uid is a resource that was deleted and made anew: the old one must stay silent. `false`: it is ours that is
+/// the old one, seen by a controller that slept.
+async fn cancel_predecessors(db: &mut PgConnection, desired: &Desired<'_>) -> Result<bool, sqlx::Error> {
     let identity = desired.identity;
-    let predecessors: Vec<Uuid> = sqlx::query_scalar(
-        "SELECT id FROM alarms WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_namespace = $2
+    let others: Vec<(Uuid, DateTime<Utc>)> = sqlx::query_as(
+        "SELECT id, created_at FROM alarms WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_namespace = $2
          AND resource_name = $3 AND resource_uid <> $4 AND status IN ('active', 'paused') ORDER BY id FOR UPDATE",
     )
     .bind(identity.cluster.as_uuid())
@@ -180,10 +183,13 @@ async fn cancel_predecessors(db: &mut PgConnection, desired: &Desired<'_>) -> Re
     .bind(identity.uid.as_uuid())
     .fetch_all(&mut *db)
     .await?;
-    for id in predecessors {
+    if others.iter().any(|(_, created_at)| *created_at > desired.created_at) {
+        return Ok(false);
+    }
+    for (id, _) in others {
         cancel(db, AlarmId::from_uuid(id), "resource").await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// A row that is there follows its resource.
@@ -212,14 +218,15 @@ async fn follow(
     }
     known.alarm = suspend_or_resume(db, known.alarm, wanted_causes(desired, agent), now).await?;
     let mut not_fired = None;
-    if known.version().is_new_request(&desired.version()) {
-        (known.alarm, not_fired) = fire(db, known.alarm, desired.fire_requested, now).await?;
+    // What was asked for and spent before is not asked for again.
+    let asked = desired.fire_requested.filter(|_| known.version().is_new_request(&desired.version()));
+    if asked.is_some() {
+        (known.alarm, not_fired) = fire(db, known.alarm, asked, now).await?;
     }
-    let version = desired.version();
-    note(db, known.alarm.id, desired).await?;
-    known.definition_hash = version.hash.to_vec();
-    known.resource_generation = version.generation;
-    known.fire_requested = desired.fire_requested.map(str::to_owned).or(known.fire_requested);
+    note(db, known.alarm.id, desired, asked).await?;
+    known.definition_hash = desired.hash.to_vec();
+    known.resource_generation = desired.generation;
+    known.fire_requested = asked.map(str::to_owned).or(known.fire_requested);
     Ok(Written::Done { known: Box::new(known), not_fired })
 }
 
@@ -229,15 +236,24 @@ fn wanted_causes(desired: &Desired<'_>, agent: &Agent) -> [(Cause, bool); 2] {
 }
 
 /// Which version the row was made from, from now on.
-async fn note(db: &mut PgConnection, id: AlarmId, desired: &Desired<'_>) -> Result<(), sqlx::Error> {
+async fn note(
+    db: &mut PgConnection,
+    id: AlarmId,
+    desired: &Desired<'_>,
+    asked: Option<&str>,
+) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "UPDATE alarms SET resource_generation = $2, definition_hash = $3, fire_requested = coalesce($4, fire_requested)
+        "UPDATE alarms
+         SET resource_generation = $2, definition_hash = $3,
+             fire_requested = coalesce($4, fire_requested),
+             fires_spent = CASE WHEN fire_requested IS DISTINCT FROM $4 AND $4 IS NOT NULL AND fire_requested IS NOT NULL
+                                THEN (array_prepend(fire_requested, fires_spent))[1:16] ELSE fires_spent END
          WHERE id = $1",
     )
     .bind(id.as_uuid())
     .bind(desired.generation)
     .bind(desired.hash.as_slice())
-    .bind(desired.fire_requested)
+    .bind(asked)
     .execute(db)
     .await
     .map(|_| ())

@@ -426,3 +426,56 @@ async fn a_living_double_in_another_cluster_is_told() {
     assert_eq!(store.find_resource(&named(3, "tea")).await.unwrap().unwrap().elsewhere, None);
     assert_eq!(store.count_duplicates(tea().cluster).await.unwrap(), 0);
 }
+
+#[tokio::test]
+async fn a_request_that_was_met_before_is_not_met_again_when_a_snapshot_shows_it() {
+    let (database, store) = world().await;
+    resource(at("@daily")).alarm(&store).await;
+    let asking = |token| Resource { fire_requested: Some(token), ..resource(at("@daily")) };
+    for token in ["a", "b"] {
+        asking(token).confirmed(&store).await;
+        // Delivered: it waits for its own slot again.
+        let ahead = "UPDATE alarms SET scheduled_for = '2099-01-01', next_fire_at = '2099-01-01', series_at = NULL";
+        execute(&mut database.connect().await, ahead).await;
+    }
+    let (facts, _) = asking("a").stored(&store).await;
+    assert_eq!(facts.fire_requested.as_deref(), Some("b"), "the newest is what is echoed");
+    assert!(facts.alarm.next_fire_at > store.now().await.unwrap());
+}
+
+#[tokio::test]
+async fn an_older_resource_that_is_seen_late_does_not_silence_the_younger_one_of_its_name() {
+    let (database, store) = world().await;
+    let younger = Resource { identity: named(9, "tea"), ..resource(at("@daily")) }.alarm(&store).await;
+    execute(&mut database.connect().await, "UPDATE alarms SET created_at = now()").await;
+    assert!(matches!(resource(at("@daily")).apply(&store).await, Applied::Superseded));
+    assert_eq!(store.find_resource(&named(9, "tea")).await.unwrap().unwrap().alarm.id, younger.id);
+    assert_eq!(store.find_resource(&named(9, "tea")).await.unwrap().unwrap().alarm.status, Status::Active);
+}
+
+#[tokio::test]
+async fn what_was_confirmed_before_another_controller_wrote_something_newer_is_doubted_again() {
+    let (_database, store) = world().await;
+    apply(&store, at("@daily"), 5).await;
+    let old = Resource { generation: 4, ..resource(at("@hourly")) };
+    let Applied::Doubtful(doubt) = old.apply(&store).await else { panic!("not in doubt") };
+    Resource { generation: 6, suspended: true, ..resource(at("@daily")) }.alarm(&store).await;
+    assert!(matches!(old.apply_confirmed(&store, Some(&doubt)).await, Applied::Doubtful(_)));
+    assert_eq!(store.find_resource(&tea()).await.unwrap().unwrap().alarm.status, Status::Paused);
+}
+
+#[tokio::test]
+async fn an_alarm_whose_agent_went_to_another_namespace_stays_paused() {
+    let (database, store) = world().await;
+    resource(at("@daily")).alarm(&store).await;
+    let of_http = create(&store, &ann(), in_an_hour()).await;
+    store.remove_agent_of_resource(tea().cluster, named(1, "ann").uid).await.unwrap();
+    enrol_in("elsewhere", &store, false, Quotas::default()).await;
+    assert_eq!(store.agents_astray().await.unwrap(), [ann()], "her alarm made over HTTP goes on");
+    store.follow_agent(&ann()).await.unwrap();
+    let alarm = store.find_resource(&tea()).await.unwrap().unwrap().alarm;
+    assert_eq!((alarm.status, alarm.paused_by()), (Status::Paused, vec![Cause::Agent]));
+    assert_eq!(super::read(&store, &of_http).await.status, Status::Active);
+    assert!(store.agents_astray().await.unwrap().is_empty());
+    drop(database);
+}

@@ -78,10 +78,9 @@ async fn a_suspension_pauses_what_may_still_fire_and_its_end_lets_it_go_on() {
     assert_eq!(store.living_alarms_of(&owner).await.unwrap(), Living { alarms: 2, held: 2 });
     assert_eq!(store.follow_agent(&owner).await.unwrap(), paused(0), "they follow already");
 
-    assert_eq!(suspend(&store, &owner, false).await, resumed(2));
-    for alarm in [&alarm, &managed] {
-        assert_eq!(stands(&store, alarm).await, active());
-    }
+    assert_eq!(suspend(&store, &owner, false).await, resumed(1));
+    assert_eq!(stands(&store, &alarm).await, active());
+    assert_eq!(stands(&store, &managed).await, held(), "who was enrolled by hand owns no resources");
     assert_eq!(read(&store, &alarm).await.next_fire_at, alarm.next_fire_at);
 }
 

@@ -17,6 +17,7 @@ mod http;
 mod leader;
 mod parsers;
 mod process;
+mod rbac;
 mod router;
 mod store;
 mod support;

@@ -53,14 +53,18 @@ impl Namespace {
 
     /// A fresh namespace in that cluster, whatever it has.
     pub async fn on(kubeconfig: &Path) -> Self {
+        Self::named(&format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed)), kubeconfig).await
+    }
+
+    /// The same under a name that something else knows, too.
+    pub async fn named(name: &str, kubeconfig: &Path) -> Self {
         let client = client(kubeconfig).await;
-        let name = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let namespace = KubeNamespace {
-            metadata: kube::core::ObjectMeta { name: Some(name.clone()), ..Default::default() },
+            metadata: kube::core::ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
             ..Default::default()
         };
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace is made");
-        Self { name, kubeconfig: kubeconfig.to_owned(), client }
+        Self { name: name.to_owned(), kubeconfig: kubeconfig.to_owned(), client }
     }
 
     /// The administrator's.
@@ -83,6 +87,15 @@ impl Namespace {
     /// One of somebody who may do what RBAC lets this user do, which is nothing unless a test grants it.
     pub fn kubeconfig_as(&self, user: &str) -> OwnKubeconfig {
         self.rewritten(|text| text.replace("user: {token: ", &format!("user: {{as: {user}, token: ")))
+    }
+
+    /// One of whoever this token is for.
+    pub fn kubeconfig_of(&self, token: &str) -> OwnKubeconfig {
+        self.rewritten(|text| {
+            let (before, rest) = text.split_once("{token: ").expect("the administrator has one");
+            let (_theirs, after) = rest.split_once('}').expect("it ends");
+            format!("{before}{{token: {token}}}{after}")
+        })
     }
 
     /// The administrator's, for whoever does not say in which namespace: it is this one.

@@ -1,4 +1,4 @@
-//! `rbac/operator.yaml` against what the operator does: it lives a whole life under the ServiceAccount, and the API server's audit log
+//! `rbac/operator.yaml` against what the operator does: it lives a whole life under its own account, and the API server's audit log
 //! tells what it asked for. Whatever it asked for is granted, and whatever is granted it asked for.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::support::{AgentKey, ControlPlane, Daemon, Namespace, Reply, World, eventually};
 
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/rbac/operator.yaml");
-/// As the manifest's ClusterRoleBinding names it.
+/// As the manifest names it.
 const HOME: &str = "chronos-system";
 const OPERATOR: &str = "system:serviceaccount:chronos-system:chronos";
 const LEASES: [&str; 2] = ["chronos-dispatch", "chronos-controller"];
@@ -270,7 +270,7 @@ fn right(verb: &str, group: &str, resource: &str, name: &str, at_home: bool) -> 
     format!("{verb} {resource}{group}{name}{place}")
 }
 
-/// What the manifest grants: everywhere by its ClusterRole, at home by its Role.
+/// What the manifest grants: `ClusterRole`: everywhere; `Role`: at home.
 fn granted() -> BTreeSet<String> {
     let text = std::fs::read_to_string(MANIFEST).unwrap();
     let mut rights = BTreeSet::new();

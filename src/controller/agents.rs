@@ -10,19 +10,20 @@
 
 use std::sync::Arc;
 
+use futures::TryFutureExt;
 use kube::{
     Api, Resource, ResourceExt,
     core::PartialObjectMetaExt,
     runtime::{
         controller::Action,
-        finalizer::{Event, finalizer},
+        finalizer::{self, Event, finalizer},
         reflector::ObjectRef,
     },
 };
 use tracing::info;
 
 use super::{
-    AGENT_FINALIZER, AGENT_RESYNC, Context, Error,
+    AGENT_FINALIZER, AGENT_RESYNC, Context, Error, RIVAL_RESYNC,
     scope::AgentRef,
     status::{self, AgentReport},
     validate::Refused,
@@ -40,6 +41,10 @@ use crate::{
 pub async fn reconcile(seen: Arc<Guarded<Agent>>, context: Arc<Context>) -> Result<Action, Error> {
     let api = Api::namespaced(context.client.clone(), &seen.namespace().unwrap_or_default());
     let reference: AgentRef = ObjectRef::from_obj(&*seen);
+    if seen.read.is_err() && seen.meta().deletion_timestamp.is_none() {
+        let told = Box::pin(bring_about(&seen, &reference, &context)).map_err(finalizer::Error::ApplyFailed);
+        return super::in_time(&seen.name_any(), told).await;
+    }
     let meta = Arc::new(seen.meta().clone().into_response_partial::<Agent>());
     let (agent, itself, with) = (&seen, &reference, &context);
     let done = finalizer(&api, AGENT_FINALIZER, meta, |event| async move {
@@ -75,6 +80,7 @@ async fn bring_about(seen: &Guarded<Agent>, reference: &AgentRef, context: &Cont
     }
     status::mirror_agent(context, seen, before.as_ref(), next).await?; // cluster
     match report {
+        AgentReport::Refused(refused) if refused.reason == reason::DUPLICATE_DID => Ok(Action::requeue(RIVAL_RESYNC)),
         AgentReport::Stands { .. } | AgentReport::Refused(_) => Ok(Action::requeue(AGENT_RESYNC)),
         AgentReport::Failed(source) => Err(Error::Store { name: seen.name_any(), source }),
     }

@@ -64,10 +64,22 @@ pub async fn apply(
     Ok(Outcome::Report(report))
 }
 
-/// Nothing is written for what is refused; what was stored before, if anything, goes on and is reported as it is.
+/// Nothing is written for what is refused; what was stored before, if anything, goes on and is reported as it is. Unless it may not
+/// speak for its owner any more: a typo must not keep it alive.
 pub async fn refuse(context: &Context, identity: &Identity, refused: Refused) -> Report {
-    match context.store.find_resource(identity).await {
-        Ok(stored) => Report::Refused { refused, stored: stored.map(Box::new) },
+    let stored = match context.store.find_resource(identity).await {
+        Ok(Some(stored)) => stored,
+        Ok(None) => return Report::Refused { refused, stored: None },
+        Err(error) => return Report::Failed(error),
+    };
+    let owner = stored.alarm.owner_did.parse::<Did>();
+    let agent = match &owner {
+        Ok(owner) => context.store.find_agent(owner).await,
+        Err(_) => Ok(None),
+    };
+    match agent {
+        Ok(Some(agent)) if agent.may_own(identity) => Report::Refused { refused, stored: Some(Box::new(stored)) },
+        Ok(Some(_) | None) => silence(context, identity, refused).await,
         Err(error) => Report::Failed(error),
     }
 }

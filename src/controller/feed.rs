@@ -3,36 +3,34 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Context;
 use crate::{domain::ids::ClusterId, store::claims::RESOURCE_CHANGED, telemetry::chain};
 
 const RECONNECT: Duration = Duration::from_secs(1);
-/// What was written before we stopped hearing may have been committed later.
-const MARGIN: TimeDelta = TimeDelta::seconds(30);
+/// What was written before we stopped hearing may have been committed later; and a connection may be dead for a while before it breaks.
+const MARGIN: Duration = Duration::from_secs(30);
 
 /// Listens until dropped, through every outage of the database. One connection serves all watches.
 pub async fn listen(context: &Context) {
-    // By the database's clock: when a connection was last known to hear everything.
-    let mut heard_until: Option<DateTime<Utc>> = None;
+    // Reconciles begin while the first connection is made: what comes of them until then is asked for, too.
+    let mut deaf_since = Instant::now();
     loop {
         match context.store.listen(RESOURCE_CHANGED).await {
             Err(error) => {
                 warn!(error = %chain(&error), "cannot listen for database changes; statuses wait for the resync");
             }
             Ok(mut listener) => {
-                if let Some(since) = heard_until {
-                    catch_up(context, since - MARGIN).await;
-                }
-                heard_until = context.store.now().await.ok().or(heard_until);
+                catch_up(context, deaf_since.elapsed() + MARGIN).await;
                 // `None` is a connection that broke: another is made by this loop, not behind our back, so that nothing is missed.
                 while let Ok(Some(hint)) = listener.try_recv().await {
                     if let Some((namespace, name)) = parse(hint.payload(), context.cluster) {
                         context.scopes.ring(namespace, name).await;
                     }
                 }
+                deaf_since = Instant::now();
                 warn!("the connection for hints broke");
             }
         }
@@ -41,8 +39,8 @@ pub async fn listen(context: &Context) {
 }
 
 /// What changed while nobody listened.
-async fn catch_up(context: &Context, since: DateTime<Utc>) {
-    match context.store.resources_changed_since(context.cluster, since).await {
+async fn catch_up(context: &Context, ago: Duration) {
+    match context.store.resources_changed_within(context.cluster, ago).await {
         Ok(changed) => {
             debug!(count = changed.len(), "resources whose rows changed while nobody listened");
             for (namespace, name) in changed {

@@ -9,7 +9,8 @@
 //!
 //! A deleted resource is held by a finalizer until its alarm is cancelled, or its agent removed. Database changes come as hints
 //! ([`feed`]); a periodic resync finds what hints lost; rows whose resource is gone without a word are found by the [`sweep`]. Nothing
-//! here is needed for an alarm to fire: the row does that.
+//! here is needed for an alarm to fire: the row does that. Whether the watches still show what the API server has is looked at, too
+//! ([`audit`]): after a restored snapshot they might not.
 //!
 //! | who finds out | and then |
 //! |---|---|
@@ -20,6 +21,7 @@
 
 mod agents;
 mod apply;
+mod audit;
 mod backoff;
 mod events;
 mod feed;
@@ -29,12 +31,13 @@ mod sweep;
 pub mod validate;
 
 use std::{
+    pin::pin,
     sync::Arc,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use futures::{StreamExt, future::join_all, try_join};
+use futures::{StreamExt, TryFutureExt, future::join_all, try_join};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -76,6 +79,8 @@ pub const AGENT_FINALIZER: &str = "chronos.dev/remove-agent";
 const RESYNC: Duration = Duration::from_secs(300);
 /// The same for an Agent, whose alarms are counted then.
 const AGENT_RESYNC: Duration = Duration::from_secs(60);
+/// The same for one whose DID somebody else holds, who may be gone by now: in another cluster, or on the command line.
+const RIVAL_RESYNC: Duration = Duration::from_secs(10);
 /// An Alarm that is refused for want of room: there may be some by now.
 const QUOTA_RESYNC: Duration = Duration::from_secs(60);
 /// Between two looks for a cluster that is away, or for CRDs that are not installed yet.
@@ -113,6 +118,8 @@ pub enum Error {
     },
     #[error("asking whether an object is gone")]
     Sweep(#[source] kube::Error),
+    #[error("comparing what the watches show with what the API server has")]
+    Audit(#[source] kube::Error),
     #[error("writing the status of {name}")]
     Status {
         name: String,
@@ -191,15 +198,30 @@ impl Controller {
             () = stop.cancelled() => return,
         };
         self.ready.store(true, Ordering::Relaxed);
+        let mut sweep = sweep::Sweep::new(self.orphan_grace);
+        // Anew whenever the watches have lost touch with the API server: a list is where they find it again.
+        while !stop.is_cancelled() {
+            self.watch_until_adrift(cluster, &scopes, &mut sweep, &stop).await;
+        }
+    }
+
+    async fn watch_until_adrift(
+        &self,
+        cluster: ClusterId,
+        scopes: &[Option<String>],
+        sweep: &mut sweep::Sweep,
+        stop: &CancellationToken,
+    ) {
+        let scopes = scopes.to_vec();
         let (scopes, watches): (Vec<_>, Vec<_>) = scopes.into_iter().map(|scope| watch(&self.client, scope)).unzip();
-        let reporter = Reporter { controller: status::FIELD_MANAGER.to_owned(), instance: Some(self.instance) };
+        let reporter = Reporter { controller: status::FIELD_MANAGER.to_owned(), instance: Some(self.instance.clone()) };
         let context = Arc::new(Context {
             recorder: Recorder::new(self.client.clone(), reporter),
-            client: self.client,
-            store: self.store,
-            clock: self.clock,
+            client: self.client.clone(),
+            store: self.store.clone(),
+            clock: Arc::clone(&self.clock),
             cluster,
-            cluster_name: self.cluster_name,
+            cluster_name: self.cluster_name.clone(),
             max_failures: self.max_failures,
             scopes: Scopes(scopes),
             pace: status::Pace::default(),
@@ -208,11 +230,16 @@ impl Controller {
             agent_backoff: backoff::Backoff::default(),
         });
         context.see_cluster().await;
-        let watches = watches.into_iter().map(|watch| watch.run(&context, &stop));
+        let term = stop.child_token();
+        let watches = join_all(watches.into_iter().map(|watch| watch.run(&context, &term)));
+        let mut watches = pin!(watches);
         tokio::select! {
-            _ = join_all(watches) => {}
+            _ = &mut watches => {}
             () = feed::listen(&context) => unreachable!("the feed listens until it is dropped"),
-            () = sweep::Sweep::new(self.orphan_grace).run(&context) => unreachable!("the sweep runs until it is dropped"),
+            () = sweep.run(&context) => {
+                term.cancel();
+                watches.await; // what is being reconciled is finished
+            }
         }
     }
 }
@@ -225,8 +252,7 @@ struct Watch {
 }
 
 fn watch(client: &Client, namespace: Option<String>) -> (Scope, Watch) {
-    // Any version will do to begin with: what hangs on the newest is confirmed past the cache.
-    let config = || watcher::Config::default().any_semantic();
+    let config = watcher::Config::default;
     let alarms = Runtime::new(scoped(client, namespace.as_deref()), config());
     let agents = Runtime::new(scoped(client, namespace.as_deref()), config());
     let (bell, rings) = Bell::new();
@@ -266,6 +292,11 @@ fn log<T>(result: Result<T, runtime::controller::Error<Error, watcher::Error>>) 
 async fn reconcile(seen: Arc<Guarded<Alarm>>, context: Arc<Context>) -> Result<Action, Error> {
     let api = Api::namespaced(context.client.clone(), &seen.namespace().unwrap_or_default());
     let reference: AlarmRef = ObjectRef::from_obj(&*seen);
+    if seen.read.is_err() && seen.meta().deletion_timestamp.is_none() {
+        // The API server takes hardly any change to an object that it would not let in today: no finalizer, and a status if it may be.
+        let told = Box::pin(bring_about(&seen, &context)).map_err(finalizer::Error::ApplyFailed);
+        return in_time(&seen.name_any(), told).await;
+    }
     let meta = Arc::new(seen.meta().clone().into_response_partial::<Alarm>());
     let (alarm, with) = (&seen, &context);
     let done = finalizer(&api, ALARM_FINALIZER, meta, |event| async move {

@@ -18,9 +18,9 @@ use kube::{
     runtime::reflector::{ObjectRef, Store as Cache},
 };
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use super::{Context, Error, scope::Scope};
+use super::{Context, Error, audit::Audit, scope::Scope};
 use crate::{
     crd::Guarded,
     domain::ids::ResourceUid,
@@ -44,16 +44,24 @@ impl Sweep {
         Self { grace, missing: HashMap::new() }
     }
 
-    /// Until dropped. Also writes down, each round, that this cluster has a controller.
-    pub async fn run(mut self, context: &Context) {
+    /// Until the watches must begin anew. Also writes down, each round, that this cluster has a controller.
+    pub async fn run(&mut self, context: &Context) {
         for scope in &context.scopes.0 {
             // Ends with an error only when the watch has ended, and we with it.
             let _complete = scope.alarms.wait_until_ready().await;
             let _complete = scope.agents.wait_until_ready().await;
         }
+        let mut audit = Audit::new();
         loop {
-            if let Err(error) = self.run_once(context).await {
-                warn!(error = %chain(&error), "the sweep for orphans is put off");
+            // First: what a cache shows that is adrift proves nothing.
+            match audit.is_adrift(context).await {
+                Ok(true) => return,
+                Ok(false) => {
+                    if let Err(error) = self.run_once(context).await {
+                        warn!(error = %chain(&error), "the sweep for orphans is put off");
+                    }
+                }
+                Err(error) => debug!(error = %chain(&error), "the watches cannot be compared with the API server now"),
             }
             tokio::time::sleep(ROUND.min(self.grace / ROUNDS)).await;
         }

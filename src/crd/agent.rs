@@ -3,10 +3,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::alarm::unseen;
+use super::{alarm::unseen, rule};
 
-/// Enrols one agent: binds the key of a DID to the user in it. Alarms may name an owner only if an Agent with that DID
-/// stands in their own namespace.
+/// Whom to enrol, and how much it may ask for. The agent signs in over HTTP with this key, and Alarms of the same namespace may name its
+/// DID as owner. One DID is held by one Agent, the oldest; deleting it stops all of its alarms.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[kube(
     group = "chronos.dev",
@@ -24,21 +24,20 @@ use super::alarm::unseen;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.did.endsWith(':' + self.publicKey.substring(0, 16))")
-        .message("the DID's last part must be the first 16 hex digits of publicKey")
-        .field_path(".did"),
-    validation = Rule::new("self.did == oldSelf.did").message("did is immutable: create another Agent").field_path(".did"),
-    validation = Rule::new("self.publicKey == oldSelf.publicKey")
-        .message("publicKey is immutable: another key makes another DID, so create another Agent")
-        .field_path(".publicKey")
+    validation = rule::did_names_key(),
+    validation = rule::immutable("did", "Agent"),
+    validation = rule::immutable("publicKey", "Agent, because another key makes another DID")
 )]
 pub struct AgentSpec {
-    /// The agent's name: did:matrix:<user id>:<first 16 hex digits of its public key>, in lower case.
-    #[schemars(length(max = 256), regex(pattern = r"^did:matrix:[A-Za-z0-9_-]+:[0-9a-f]{16}$"))]
+    /// The agent's name: did:matrix:<user id>:<first 16 hex digits of its public key>, in lower case. Immutable.
+    #[schemars(length(max = 256))]
+    #[x_kube(validation = rule::did())]
     pub did: String,
 
-    /// The agent's whole ed25519 public key, 64 lower-case hex digits.
-    #[schemars(length(min = 64, max = 64), regex(pattern = r"^[0-9a-f]{64}$"))]
+    /// The agent's whole ed25519 public key, 64 hex digits, in lower case. Immutable.
+    // Longer than a key, so that the rule answers, and says what a key is.
+    #[schemars(length(max = 128))]
+    #[x_kube(validation = rule::key())]
     pub public_key: String,
 
     /// While true the agent is not let in over HTTP and none of its alarms fires, those of resources included. They go on by
@@ -46,14 +45,14 @@ pub struct AgentSpec {
     #[serde(default)]
     pub suspended: bool,
 
-    /// How many of its alarms may be active or paused at once, however they were made. Default: no limit.
+    /// How many of its alarms may be active or paused at once, however they were made; one more is refused. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub max_active_alarms: Option<i32>,
 
-    /// The least number of seconds between two slots of a series. Default: no limit.
+    /// The least number of seconds between two slots of a series; a faster cronExpr is refused. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub min_interval_seconds: Option<i32>,
 }
 

@@ -4,9 +4,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// An alarm: wakes its owner's agent once, or again and again, at the instants its schedule names. Give exactly one of
-/// fireAt, delaySeconds and cronExpr. wakeMessage and payload can be read by everybody who may view the resource: put no
-/// secrets there.
+use super::rule;
+use crate::domain::{
+    alarm::{LABEL_CAP, MESSAGE_CAP},
+    invalid::KEY_CAP,
+    payload,
+};
+
+/// Whom to wake, when, and with what. Give exactly one of fireAt, delaySeconds and cronExpr. `chronosd explain -f FILE` says what a file
+/// would do before it is applied. wakeMessage and payload can be read by everybody who may view the resource: put no secrets there.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "chronos.dev",
@@ -30,36 +36,27 @@ use serde_json::value::RawValue;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("[has(self.fireAt), has(self.delaySeconds), has(self.cronExpr)].filter(given, given).size() == 1")
-        .message("give exactly one of fireAt, delaySeconds and cronExpr"),
-    validation = Rule::new("!has(self.timezone) || has(self.cronExpr)")
-        .message("timezone goes with cronExpr only: an instant carries its own offset")
-        .field_path(".timezone"),
-    validation = Rule::new("!has(self.startsAt) || has(self.cronExpr)")
-        .message("startsAt goes with cronExpr only: leave it out, or give cronExpr")
-        .field_path(".startsAt"),
-    validation = Rule::new("!has(self.endsAt) || has(self.cronExpr)")
-        .message("endsAt goes with cronExpr only: leave it out, or give cronExpr")
-        .field_path(".endsAt"),
-    validation = Rule::new("!has(self.spreadSeconds) || self.spreadSeconds == 0 || has(self.cronExpr)")
-        .message("spreadSeconds goes with cronExpr only: leave it out, or give cronExpr")
-        .field_path(".spreadSeconds"),
-    validation = Rule::new("!(has(self.startsAt) && has(self.endsAt)) || self.startsAt < self.endsAt")
-        .message("endsAt must lie after startsAt")
-        .field_path(".endsAt"),
-    validation = Rule::new("!(has(self.payload) && has(self.payloadJson))")
-        .message("give payload or payloadJson, not both")
-        .field_path(".payloadJson"),
-    validation = Rule::new("self.owner == oldSelf.owner")
-        .message("owner is immutable: create another Alarm")
-        .field_path(".owner")
+    validation = rule::exactly_one_schedule(),
+    validation = rule::with_cron_only("timezone", "has(self.timezone)"),
+    validation = rule::with_cron_only("startsAt", "has(self.startsAt)"),
+    validation = rule::with_cron_only("endsAt", "has(self.endsAt)"),
+    validation = rule::with_cron_only("spreadSeconds", "has(self.spreadSeconds) && self.spreadSeconds != 0"),
+    validation = rule::ends_after_start(),
+    validation = rule::one_payload(),
+    validation = rule::at_most_bytes("label", LABEL_CAP),
+    validation = rule::at_most_bytes("conversationId", KEY_CAP),
+    validation = rule::at_most_bytes("wakeMessage", MESSAGE_CAP),
+    validation = rule::at_most_bytes("payloadJson", payload::LONGEST),
+    validation = rule::immutable("owner", "Alarm")
 )]
 pub struct AlarmSpec {
-    /// The DID of the agent to wake: did:matrix:<user id>:<16 hex digits>, in lower case. An Agent with this DID must stand in the same namespace.
-    #[schemars(length(max = 256), regex(pattern = r"^did:matrix:[A-Za-z0-9_-]+:[0-9a-f]{16}$"))]
+    /// The DID of the agent to wake: did:matrix:<user id>:<first 16 hex digits of its public key>, in lower case. An Agent with this DID
+    /// must stand in the same namespace. Immutable.
+    #[schemars(length(max = 256))]
+    #[x_kube(validation = rule::did())]
     pub owner: String,
 
-    /// A short label for people, such as "daily portfolio summary".
+    /// A short label for people, such as "daily portfolio summary". The wake carries it. At most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub label: Option<String>,
@@ -67,38 +64,39 @@ pub struct AlarmSpec {
     /// Fires once, at this instant: RFC 3339 with an offset, such as 2026-11-16T09:00:00Z. An instant before the
     /// resource's creation never fires and is reported as missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64), extend("format" = "date-time"))]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = rule::instant())]
     pub fire_at: Option<String>,
 
-    /// Fires once, this many seconds after the resource's creation.
+    /// Fires once, this many seconds after the resource's creation. An edit does not start the count anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_365_200_000_i64))]
     pub delay_seconds: Option<i64>,
 
-    /// Fires again and again: five cron fields (minute hour day-of-month month day-of-week, names allowed), a descriptor
-    /// such as @daily, or @every 90s.
+    /// Fires again and again: five fields (minute, hour, day of month, month, day of week) such as "0 9 * * MON-FRI", read in timezone;
+    /// a descriptor such as @daily; or @every with 1s to 8760h, such as @every 1h30m, counted from startsAt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(max = 256))]
+    #[x_kube(validation = rule::not_blank("write five fields such as 0 9 * * MON-FRI, or a descriptor such as @daily"))]
     pub cron_expr: Option<String>,
 
-    /// The IANA time zone in which cronExpr is read, such as Europe/Berlin. Default: UTC.
+    /// The IANA time zone in which cronExpr is read, in its own spelling, such as Europe/Berlin. Default: UTC. With cronExpr only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
-    #[x_kube(validation = Rule::new(
-        "self == 'UTC' || (self.matches('^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$') && self != 'Local' && \
-         timestamp('2024-01-01T00:00:00Z').getHours(self) >= 0)")
-        .message("no such time zone: use an IANA name such as Europe/Berlin"))]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = rule::zone())]
     pub timezone: Option<String>,
 
     /// A series begins at this instant, inclusive: RFC 3339 with an offset. An @every counts from it. Default: the resource's
     /// creation. With cronExpr only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64), extend("format" = "date-time"))]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = rule::instant())]
     pub starts_at: Option<String>,
 
     /// A series ends before this instant, exclusive: RFC 3339 with an offset. With cronExpr only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64), extend("format" = "date-time"))]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = rule::instant())]
     pub ends_at: Option<String>,
 
     /// Each alarm of a series fires this many seconds late at most, always by the same amount, so that a thousand alarms of one
@@ -124,23 +122,23 @@ pub struct AlarmSpec {
     #[serde(default)]
     pub suspend: bool,
 
-    /// The conversation to resume into. Without one the agent opens a fresh conversation.
+    /// The conversation to resume into. Without one the agent opens a fresh conversation. At most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub conversation_id: Option<String>,
 
-    /// What the agent is told when it wakes.
-    #[schemars(length(min = 1, max = 32768))]
-    #[x_kube(validation = Rule::new("self.matches('\\\\S')").message("is blank: say what the agent should do when it wakes"))]
+    /// What the agent is told when it wakes. At most 32768 bytes.
+    #[schemars(length(max = 32768))]
+    #[x_kube(validation = rule::not_blank("say what the agent should do when it wakes"))]
     pub wake_message: String,
 
-    /// State handed back with the wake. The API server may respell its numbers and reorder its keys; use payloadJson where
-    /// every byte counts.
+    /// State handed back with the wake: an object. At most 262144 bytes and 64 levels. The API server may respell its numbers and
+    /// reorder its keys; use payloadJson where every byte counts, and for a list, a text or a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "free_form")]
     pub payload: Option<RawJson>,
 
-    /// State handed back with the wake, as JSON text that is kept to the byte.
+    /// State handed back with the wake, as JSON text that is kept to the byte: any JSON value. At most 262144 bytes. Not beside payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 262_144))]
     pub payload_json: Option<String>,
@@ -158,10 +156,11 @@ pub struct AlarmStatus {
     /// The generation this status speaks of; -1 until the controller has seen the resource.
     #[serde(default = "unseen")]
     pub observed_generation: i64,
-    /// The alarm's id in the database and in the wake.
+    /// The alarm's id in the database, in the wake and over HTTP. It stays through edits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alarm_id: Option<String>,
-    /// Active, Paused, Fired, Failed, Cancelled or Invalid.
+    /// Active: waits for its next wake. Paused: by spec.suspend, its agent or its owner. Fired: nothing is left to fire. Failed: given up,
+    /// or too late when it was made. Cancelled: delete it and apply it anew. Invalid: the condition Stalled says what to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
     /// The schedule as it is kept: an expression, or an instant.
@@ -170,7 +169,7 @@ pub struct AlarmStatus {
     /// When it fires next: a retry's time too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_fire_time: Option<String>,
-    /// When it fires next and after that, as far as can be told.
+    /// When it fires next and after that: five instants at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub upcoming: Vec<String>,
@@ -182,7 +181,7 @@ pub struct AlarmStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_attempt_time: Option<String>,
-    /// Failed attempts at the occurrence now due.
+    /// Failed attempts in a row at the wake now due.
     #[serde(default)]
     pub failure_count: i32,
     /// Why the last attempt failed, in a word or two; empty when it did not. What the router said is for the owner alone, over
@@ -192,7 +191,7 @@ pub struct AlarmStatus {
     /// Wakes delivered.
     #[serde(default)]
     pub fired_count: i64,
-    /// Slots that passed without a wake.
+    /// Slots that passed without a wake, because nothing could fire or it was too late.
     #[serde(default)]
     pub missed_count: i64,
     /// The last five attempts, newest first.
@@ -215,13 +214,15 @@ pub struct AlarmStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AlarmAttempt {
-    /// The nominal instant of the occurrence.
+    /// The instant of the schedule that the wake is for.
     #[schemars(extend("format" = "date-time"))]
     pub scheduled_for: String,
     /// Its number, from 1.
     pub attempt: i32,
+    /// When it began.
     #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
+    /// Until the router's answer, or until it was waited for no longer.
     pub duration_milliseconds: i64,
     /// delivered, retrying (it failed and will be tried again), exhausted (it failed for the last time), cancelled or fenced (its
     /// answer came too late to count).

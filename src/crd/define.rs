@@ -1,35 +1,70 @@
 //! From what a user wrote to what chronos relies on. The controller and `chronosd explain` both come through here, so that
 //! a file which passes the one is not refused by the other.
 
-use super::{AgentSpec, AlarmSpec, Mistake};
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Timelike};
+
+use super::{
+    AgentSpec, AlarmSpec, FIRE_REQUESTED_AT, Mistake,
+    rule::{DID_FORM, KEY_FORM},
+};
 use crate::domain::{
     access::{Did, DidError},
     alarm::{Defaults, Definition, Draft},
+    invalid::quoted,
     labels::Labels,
     quota::Quotas,
-    schedule,
+    rfc3339, schedule,
 };
 
-const DID_FORM: &str = "write did:matrix:<user id>:<first 16 hex digits of the public key>, in lower case";
 const KEY_BYTES: usize = 32;
+/// Of a request to fire, as the column has it.
+const REQUEST_CAP: usize = 256;
 
 impl Mistake {
     /// Of an expression that can be read and has no instant ahead.
     pub fn never_fires() -> Self {
         let error = schedule::Error::NoFutureInstant;
-        Self::new("spec.cronExpr", error.to_string(), error.remedy())
+        Self::new("spec.cronExpr", error.to_string(), format!("{}, before endsAt if that is given", error.remedy()))
     }
+}
+
+/// What the annotations ask to be fired now. Any text will do, as long as it differs from the one before.
+pub fn fire_requested(annotations: &BTreeMap<String, String>) -> Result<Option<String>, Mistake> {
+    let mistake = |problem: String, remedy: String| {
+        Err(Mistake::new(format!("metadata.annotations.{FIRE_REQUESTED_AT}"), problem, remedy))
+    };
+    match annotations.get(FIRE_REQUESTED_AT).filter(|request| !request.is_empty()) {
+        None => Ok(None),
+        Some(request) if request.len() > REQUEST_CAP => mistake(
+            format!("is {} bytes long", request.len()),
+            format!("give at most {REQUEST_CAP}, such as the time of day"),
+        ),
+        Some(request) if request.contains('\0') => {
+            mistake("holds a NUL character".to_owned(), "leave it out".to_owned())
+        }
+        Some(request) => Ok(Some(request.clone())),
+    }
+}
+
+/// A DID as the API server takes it: the domain would also read its hex digits in upper case.
+fn did(field: &str, text: &str) -> Result<Did, Mistake> {
+    let parsed: Result<Did, DidError> = text.parse();
+    let did = parsed.map_err(|error| Mistake::new(field, error.to_string(), DID_FORM))?;
+    if !text.ends_with(did.fingerprint()) {
+        return Err(Mistake::new(field, "has hex digits in upper case", DID_FORM));
+    }
+    Ok(did)
 }
 
 impl AlarmSpec {
     /// Whom it wakes and what is kept of it, with the labels of the resource, or every mistake at once.
     pub fn define(&self, labels: Labels, defaults: Defaults) -> Result<(Did, Definition), Vec<Mistake>> {
-        let owner: Result<Did, DidError> = self.owner.parse();
+        let owner = did("spec.owner", &self.owner);
         let defined = Draft { labels, ..self.draft() }.define(defaults);
         let mut mistakes = self.combined_wrongly();
-        if let Err(error) = &owner {
-            mistakes.push(Mistake::new("spec.owner", error.to_string(), DID_FORM));
-        }
+        mistakes.extend(owner.as_ref().err().cloned());
         if let Err(invalid) = &defined {
             let told = invalid.iter().map(Mistake::in_spec);
             mistakes.extend(told.map(|mistake| self.payload_by_its_name(mistake)));
@@ -88,6 +123,13 @@ impl AlarmSpec {
             let problem = "goes with cronExpr only: an instant carries its own offset";
             mistakes.push(Mistake::new("spec.timezone", problem, "leave it out, or give cronExpr"));
         }
+        // Over HTTP an empty one counts as none.
+        if self.cron_expr.is_some() && self.timezone.as_deref() == Some("") {
+            let error = schedule::Error::ZoneEmpty;
+            mistakes.push(Mistake::new("spec.timezone", error.to_string(), error.remedy()));
+        }
+        let instants = [("fireAt", &self.fire_at), ("startsAt", &self.starts_at), ("endsAt", &self.ends_at)];
+        mistakes.extend(instants.into_iter().filter_map(|(field, text)| spelled_wrongly(field, text.as_deref()?)));
         if self.payload.is_some() && self.payload_json.is_some() {
             mistakes.push(Mistake::new("spec.payloadJson", "stands beside payload", "give one of them"));
         }
@@ -104,6 +146,16 @@ impl AlarmSpec {
     }
 }
 
+/// An instant that the domain reads and the API server does not: RFC 3339 allows `t`, `z` and leap seconds.
+fn spelled_wrongly(field: &str, text: &str) -> Option<Mistake> {
+    let instant = DateTime::parse_from_rfc3339(text).ok()?;
+    let leaps = instant.nanosecond() >= 1_000_000_000;
+    let problem = format!("is {}, in a spelling that the API server does not take", quoted(text));
+    // The second after it, as everywhere: a leap second's own name is what is not taken.
+    let remedy = format!("write {}", rfc3339(DateTime::from_timestamp_micros(instant.timestamp_micros())?));
+    (leaps || text.contains(['t', 'z'])).then(|| Mistake::new(format!("spec.{field}"), problem, remedy))
+}
+
 /// An agent as its resource has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enrolment {
@@ -117,15 +169,13 @@ impl AgentSpec {
     /// The agent it enrols, or every mistake at once.
     pub fn define(&self) -> Result<Enrolment, Vec<Mistake>> {
         let mut mistakes = Vec::new();
-        let did: Option<Did> = self
-            .did
-            .parse()
-            .map_err(|error: DidError| mistakes.push(Mistake::new("spec.did", error.to_string(), DID_FORM)))
-            .ok();
-        let key: Option<[u8; KEY_BYTES]> = hex::decode(&self.public_key).ok().and_then(|key| key.try_into().ok());
+        let did = did("spec.did", &self.did).map_err(|mistake| mistakes.push(mistake)).ok();
+        let spelled: Option<&String> = Some(&self.public_key).filter(|key| **key == key.to_ascii_lowercase());
+        let key: Option<[u8; KEY_BYTES]> =
+            spelled.and_then(|key| hex::decode(key).ok()).and_then(|key| key.try_into().ok());
         if key.is_none() {
-            let problem = format!("is not {} hex digits", 2 * KEY_BYTES);
-            mistakes.push(Mistake::new("spec.publicKey", problem, "give the agent's whole ed25519 public key in hex"));
+            let problem = format!("is not {} hex digits in lower case", 2 * KEY_BYTES);
+            mistakes.push(Mistake::new("spec.publicKey", problem, KEY_FORM));
         }
         let mut quota = |field: &str, number: Option<i32>| {
             number.and_then(|number| {
@@ -230,6 +280,38 @@ mod tests {
         );
         let both = enrolled("did:web:ann", "d75a").unwrap_err();
         assert!(both[0].starts_with("spec.did: ") && both[1].starts_with("spec.publicKey: "), "{both:?}");
+    }
+
+    #[test]
+    fn what_the_api_server_does_not_take_is_refused_here_too() {
+        let of = |fields| mistakes(fields).remove(0);
+        let told = of(json!({ "delaySeconds": 60, "owner": "did:matrix:ann:D75A980182B10AB7" }));
+        assert!(told.starts_with("spec.owner: has hex digits in upper case; write did:matrix:"), "{told}");
+        let told = of(json!({ "cronExpr": "@daily", "timezone": "" }));
+        assert_eq!(told, "spec.timezone: the zone is empty; use an IANA name such as Europe/Berlin");
+        let told = of(json!({ "cronExpr": "@daily", "endsAt": "2099-01-01t00:00:00+01:00" }));
+        assert_eq!(
+            told,
+            "spec.endsAt: is \"2099-01-01t00:00:00+01:00\", in a spelling that the API server does not take; write \
+             2098-12-31T23:00:00Z"
+        );
+        let told = of(json!({ "fireAt": "2026-12-31T23:59:60Z" }));
+        assert!(told.ends_with("; write 2027-01-01T00:00:00Z"), "{told}");
+        let told = enrolled(DID, &KEY.to_uppercase()).unwrap_err();
+        assert_eq!(told, [format!("spec.publicKey: is not 64 hex digits in lower case; {KEY_FORM}")]);
+    }
+
+    #[test]
+    fn a_request_to_fire_is_any_short_text() {
+        let asked = |text: &str| fire_requested(&[(FIRE_REQUESTED_AT.to_owned(), text.to_owned())].into());
+        assert_eq!(fire_requested(&BTreeMap::new()), Ok(None));
+        assert_eq!(asked(""), Ok(None));
+        assert_eq!(asked("now"), Ok(Some("now".to_owned())));
+        assert_eq!(
+            asked(&"x".repeat(257)).unwrap_err().to_string(),
+            "metadata.annotations.chronos.dev/fire-requested-at: is 257 bytes long; give at most 256, such as the time of day"
+        );
+        assert!(asked("\0").is_err());
     }
 
     #[test]

@@ -7,22 +7,26 @@
 //! raw text, however deep it is nested; and what cannot be read all the same, because the API server stored it under another
 //! definition, is [`Guarded`].
 //!
-//! Files: `agent`, `alarm` (the types, with what the API server checks), `define` (from a spec to what the domain relies on),
-//! `mistake` (what cannot stand, in the words of the file), `guarded` (an object, or why it cannot be read).
+//! Files: `agent`, `alarm` (the types, with what the API server checks), `rule` (what it checks by CEL, and what it answers), `define`
+//! (from a spec to what the domain relies on), `mistake` (what cannot stand, in the words of the file), `guarded` (an object, or why
+//! it cannot be read).
 
 mod agent;
 mod alarm;
 mod define;
 mod guarded;
 mod mistake;
+mod rule;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray,
+};
 use kube::CustomResourceExt;
 use serde_json::json;
 
 pub use agent::{Agent, AgentSpec, AgentStatus};
 pub use alarm::{Alarm, AlarmAttempt, AlarmSpec, AlarmStatus, Phase};
-pub use define::Enrolment;
+pub use define::{Enrolment, fire_requested};
 pub use guarded::{Guarded, Unreadable};
 pub use mistake::Mistake;
 
@@ -66,7 +70,7 @@ pub const FIRE_REQUESTED_AT: &str = "chronos.dev/fire-requested-at";
 
 /// Both definitions, as they are installed.
 pub fn all() -> [CustomResourceDefinition; 2] {
-    [agent::Agent::crd(), Alarm::crd()].map(born_unseen)
+    [agent::Agent::crd(), Alarm::crd()].map(born_unseen).map(told_whole)
 }
 
 /// A new object shows at once that nobody has looked at it yet; kstatus would take a missing generation for done.
@@ -80,6 +84,22 @@ fn born_unseen(mut definition: CustomResourceDefinition) -> CustomResourceDefini
     definition
 }
 
+/// `kubectl explain` breaks lines where the terminal ends; the lines of our sources would be broken twice.
+fn told_whole(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    fn join(schema: &mut JSONSchemaProps) {
+        if let Some(description) = &mut schema.description {
+            *description = description.replace('\n', " ");
+        }
+        schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(join);
+        if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+            join(items);
+        }
+    }
+    let schemas = definition.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+    schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(join);
+    definition
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +108,26 @@ mod tests {
     fn both_definitions_can_be_made() {
         let names: Vec<_> = all().into_iter().map(|crd| crd.metadata.name.unwrap()).collect();
         assert_eq!(names, ["agents.chronos.dev", "alarms.chronos.dev"]);
+    }
+
+    #[test]
+    fn every_field_is_explained_in_one_paragraph_and_refused_by_a_sentence() {
+        fn look(schema: &JSONSchemaProps, path: &str) {
+            let described = schema.description.as_deref().is_some_and(|words| !words.contains('\n'));
+            assert!(described, "{path}: {:?}", schema.description);
+            // What would answer with itself, and what `explain` does not read.
+            let unkind = schema.pattern.is_some() || schema.min_length.is_some();
+            assert!(!unkind, "{path}: a rule says better what to write");
+            for (name, property) in schema.properties.iter().flatten() {
+                look(property, &format!("{path}.{name}"));
+            }
+            if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
+                items.properties.iter().flatten().for_each(|(name, item)| look(item, &format!("{path}[].{name}")));
+            }
+        }
+        for definition in all() {
+            let schema = definition.spec.versions[0].schema.clone().unwrap().open_api_v3_schema.unwrap();
+            look(&schema, &definition.spec.names.kind);
+        }
     }
 }

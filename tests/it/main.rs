@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test an unwrap is an assertion")]
 
 mod architecture;
+mod bad_input;
 mod cli;
 mod controller;
 mod dev;

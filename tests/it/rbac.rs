@@ -22,7 +22,7 @@ const LEASES: [&str; 2] = ["chronos-dispatch", "chronos-controller"];
 async fn the_operator_uses_every_right_it_is_given_and_needs_no_other() {
     let audit = Audit::new();
     let plane = ControlPlane::start_with(&audit.flags()).await;
-    let home = Namespace::named(HOME, plane.kubeconfig()).await;
+    let home = Namespace::named(plane.kubeconfig(), HOME).await;
     grant(&home).await;
     tokio::select! {
         () = life(&plane, &home) => {}

@@ -20,6 +20,7 @@ use crate::{
         alarm::Defaults,
         invalid::quoted,
         labels::Labels,
+        quota::Quotas,
         rfc3339,
         schedule::{Fire, Schedule},
     },
@@ -66,9 +67,11 @@ pub enum Subject {
     Foreign,
     Alarm {
         owner: Did,
+        schedule: Schedule,
     },
     Agent {
         did: Did,
+        quotas: Quotas,
     },
 }
 
@@ -223,6 +226,9 @@ fn whole(node: &Node, known: &Known, now: DateTime<Utc>, finding: &mut Finding) 
         }
     }
     metadata::check(node, &mut checked);
+    if known.kind == "Alarm" {
+        metadata::check_alarm(node, &mut checked);
+    }
     let spec = match (node.get("spec").filter(|spec| !spec.node.is_null()), of_spec) {
         (Some(spec), Some(schema)) => {
             let value = checked.check_with(&spec.node, &misplaced, schema, "spec");
@@ -280,7 +286,7 @@ fn alarm(spec: Value, now: DateTime<Utc>, finding: &mut Finding) -> Vec<Mistake>
         finding.notes.push(format!("counts from the resource's creation; the times shown are as if that were {now}"));
     }
     finding.description = Some(words);
-    finding.subject = Subject::Alarm { owner };
+    finding.subject = Subject::Alarm { owner, schedule: definition.timing.schedule };
     vec![]
 }
 
@@ -301,9 +307,9 @@ fn never(schedule: &Schedule, now: DateTime<Utc>) -> Mistake {
 
 fn agent(spec: Value, finding: &mut Finding) -> Vec<Mistake> {
     match decode::<AgentSpec>(spec).map_err(|mistake| vec![mistake]).and_then(|spec| spec.define()) {
-        Ok(Enrolment { did, .. }) => {
+        Ok(Enrolment { did, quotas, .. }) => {
             finding.description = Some(format!("enrols {did}, whose last part fits the key"));
-            finding.subject = Subject::Agent { did };
+            finding.subject = Subject::Agent { did, quotas };
             vec![]
         }
         Err(mistakes) => mistakes,

@@ -1,6 +1,6 @@
 //! What Kubernetes asks of any resource's metadata. No CRD says it, so it is said here.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::{
     yaml::{Node, Tree},
 };
 use crate::{
-    crd::Mistake,
+    crd::{Mistake, fire_requested},
     domain::{
         invalid::{Invalid, quoted},
         labels,
@@ -62,6 +62,24 @@ pub fn check(node: &Node, checked: &mut Checked) {
     let given = |key: &str| metadata.get(key).is_some_and(|entry| !entry.node.is_null());
     if !given("name") && !given("generateName") {
         checked.unusable.push(Mistake::new("metadata.name", "is missing", "give the resource a name"));
+    }
+}
+
+/// What is asked of an Alarm's besides, by the controller.
+pub fn check_alarm(node: &Node, checked: &mut Checked) {
+    let texts = |key: &str| -> BTreeMap<String, String> {
+        let entries = node.get("metadata").and_then(|metadata| metadata.node.get(key));
+        let entries = entries.map(|entry| entry.node.entries()).unwrap_or_default();
+        let pairs = entries.iter().filter_map(|entry| Some((entry.key.clone(), entry.node.as_text()?.to_owned())));
+        pairs.collect()
+    };
+    checked.unusable.extend(fire_requested(&texts("annotations")).err());
+    let labels = texts("labels");
+    if labels.len() > labels::MOST_LABELS {
+        let mut invalid: Vec<Invalid> = Vec::new();
+        labels::check(&mut invalid, &labels);
+        let told = |invalid: Invalid| Mistake::new("metadata.labels", invalid.problem, invalid.remedy);
+        checked.unusable.extend(invalid.into_iter().map(told));
     }
 }
 
@@ -149,5 +167,24 @@ mod tests {
                 "metadata.annotations: is not a map; give names and values",
             ]
         );
+    }
+
+    #[test]
+    fn an_alarm_has_few_labels_and_a_short_request_to_fire() {
+        let told = |text: &str| -> Vec<String> {
+            let node = documents(text).remove(0).read.unwrap();
+            let mut checked = Checked::default();
+            check_alarm(&node, &mut checked);
+            checked.unusable.iter().map(ToString::to_string).collect()
+        };
+        let labels = |count: usize| (0..count).map(|number| format!("l{number}: x")).collect::<Vec<_>>().join(", ");
+        assert_eq!(told(&format!("metadata: {{labels: {{{}}}, annotations: null}}", labels(64))), [""; 0]);
+        assert_eq!(
+            told(&format!("metadata: {{labels: {{{}}}}}", labels(65))),
+            ["metadata.labels: has 65 entries; give at most 64"]
+        );
+        let request = "x".repeat(257);
+        let asked = told(&format!("metadata: {{annotations: {{chronos.dev/fire-requested-at: {request}}}}}"));
+        assert!(asked.len() == 1 && asked[0].contains("fire-requested-at: is 257 bytes long; give at most 256"));
     }
 }

@@ -27,7 +27,7 @@ use clap::Args;
 
 use self::judge::{Finding, Problem, Subject};
 use super::next;
-use crate::domain::{access::Did, invalid::Invalid};
+use crate::domain::{access::Did, invalid::Invalid, quota::Quotas};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -69,7 +69,7 @@ pub fn explain(options: &Options, now: DateTime<Utc>) -> Result<(String, bool), 
             Err(finding) => vec![*finding],
         })
         .collect();
-    beside(&mut findings);
+    beside(&mut findings, now);
     let fine = findings.iter().all(Finding::is_fine);
     let told = if options.json { report::json(&findings) } else { report::text(&findings) };
     Ok((told, fine))
@@ -156,6 +156,11 @@ impl Finding {
         Self { file: file.to_owned(), problems: vec![problem], ..Self::default() }
     }
 
+    fn add(&mut self, field: &str, problem: String, remedy: &str) {
+        let (field, remedy) = (Some(field.to_owned()), remedy.to_owned());
+        self.problems.push(Problem { field, line: self.line, problem, remedy });
+    }
+
     fn is_fine(&self) -> bool {
         self.problems.is_empty()
     }
@@ -165,8 +170,9 @@ impl Finding {
     }
 }
 
-/// What only shows when the documents are seen together: names that come twice, owners without an Agent.
-fn beside(findings: &mut [Finding]) {
+/// What only shows when the documents are seen together: names and DIDs that come twice, owners without an Agent, or with one that allows
+/// less.
+fn beside(findings: &mut [Finding], now: DateTime<Utc>) {
     if !findings.is_empty() && findings.iter().all(Finding::is_foreign) {
         let problem = "no Alarm and no Agent in what was given".to_owned();
         let remedy = "give a file with an Alarm or an Agent of chronos.dev/v1alpha1".to_owned();
@@ -178,29 +184,42 @@ fn beside(findings: &mut [Finding]) {
         let place = finding.place();
         if let Some(first) = seen.insert((kind, finding.namespace.clone(), name), place) {
             let problem = format!("is also that of {first}: the later would overwrite the earlier");
-            let remedy = "give each a name of its own".to_owned();
-            let field = Some("metadata.name".to_owned());
-            finding.problems.push(Problem { field, line: finding.line, problem, remedy });
+            finding.add("metadata.name", problem, "give each a name of its own");
         }
     }
-    let enrolled: Vec<(Did, Option<String>)> = findings
-        .iter()
-        .filter_map(|finding| match &finding.subject {
-            Subject::Agent { did } => Some((did.clone(), finding.namespace.clone())),
-            Subject::Alarm { .. } | Subject::Foreign | Subject::Unknown => None,
-        })
-        .collect();
-    for finding in findings {
-        if let Subject::Alarm { owner } = &finding.subject
-            && !enrolled.iter().any(|(did, namespace)| did == owner && *namespace == finding.namespace)
+    let mut enrolled: Vec<(Did, Option<String>, Quotas, String)> = Vec::new();
+    for finding in findings.iter_mut() {
+        let Subject::Agent { did, quotas } = &finding.subject else { continue };
+        let (did, quotas) = (did.clone(), *quotas);
+        // One that is overwritten is told of above.
+        if let Some((_, _, _, first)) = enrolled.iter().find(|(other, ..)| *other == did)
+            && finding.is_fine()
         {
-            let place = in_words(finding.namespace.as_deref());
-            let elsewhere = enrolled.iter().find(|(did, _)| did == owner).map(|(_, namespace)| namespace.as_deref());
-            let elsewhere = elsewhere.map_or_else(
-                || "none of these files has one".to_owned(),
-                |namespace| format!("these files have it in {}", in_words(namespace)),
-            );
-            finding.notes.push(format!("needs an Agent with the DID {owner} in {place}; {elsewhere}"));
+            let problem = format!("is also that of {first}: one DID is held by one Agent");
+            finding.add("spec.did", problem, "keep one of the two");
+        }
+        enrolled.push((did, finding.namespace.clone(), quotas, finding.place()));
+    }
+    for finding in findings {
+        let Subject::Alarm { owner, schedule } = &finding.subject else { continue };
+        let of_owner: Vec<_> = enrolled.iter().filter(|(did, ..)| did == owner).collect();
+        match (of_owner.iter().find(|(_, namespace, ..)| *namespace == finding.namespace), of_owner.first()) {
+            (Some((_, _, quotas, _)), _) => {
+                if let Err(exceeded) = quotas.admit_schedule(schedule, now) {
+                    let told = exceeded.to_string();
+                    let (problem, remedy) = told.split_once("; ").unwrap_or((&told, "make it slower"));
+                    finding.add("spec.cronExpr", problem.to_owned(), remedy);
+                }
+            }
+            (None, elsewhere) => {
+                let elsewhere = elsewhere.map_or_else(
+                    || "none of these files has one".to_owned(),
+                    |(_, namespace, ..)| format!("these files have it in {}", in_words(namespace.as_deref())),
+                );
+                let place = in_words(finding.namespace.as_deref());
+                let note = format!("needs an Agent with the DID {owner} in {place}; {elsewhere}");
+                finding.notes.push(note);
+            }
         }
     }
 }
@@ -221,7 +240,7 @@ mod tests {
     fn findings(texts: &[&str]) -> Vec<Finding> {
         let now = "2026-11-16T12:00:00Z".parse().unwrap();
         let mut findings: Vec<_> = texts.iter().flat_map(|text| judged("x.yaml", text, now)).collect();
-        beside(&mut findings);
+        beside(&mut findings, now);
         findings
     }
 
@@ -246,46 +265,94 @@ mod tests {
 
     #[test]
     fn every_rule_of_the_definitions_is_known_offline() {
-        // One that breaks the rule, by the rule's message. A new rule without an entry fails here.
+        // One that breaks the rule, by the field it stands at and its message. A new rule without an entry fails here.
         let other_key = KEY.replacen("d7", "07", 1);
-        let breaks = |message: &str| match message {
-            "give exactly one of fireAt, delaySeconds and cronExpr" => {
+        let upper = KEY.to_uppercase();
+        let long = |bytes: usize| "é".repeat(bytes / 2 + 1);
+        let with_spec = |kind: &str, spec: String| resource(kind, "ann", &spec);
+        let breaks = |place: &str, message: &str| match (place, message.split([':', ';']).next().unwrap()) {
+            ("spec", "give exactly one of fireAt, delaySeconds and cronExpr") => {
                 (alarm("cronExpr: '@daily', delaySeconds: 5"), "spec.delaySeconds")
             }
-            "timezone goes with cronExpr only: an instant carries its own offset" => {
+            (".timezone", "timezone goes with cronExpr only") => {
                 (alarm("delaySeconds: 5, timezone: UTC"), "spec.timezone")
             }
-            "give payload or payloadJson, not both" => {
+            (".startsAt", "startsAt goes with cronExpr only") => {
+                (alarm("delaySeconds: 5, startsAt: 2099-01-01T00:00:00Z"), "spec.startsAt")
+            }
+            (".endsAt", "endsAt goes with cronExpr only") => {
+                (alarm("delaySeconds: 5, endsAt: 2099-01-01T00:00:00Z"), "spec.endsAt")
+            }
+            (".spreadSeconds", "spreadSeconds goes with cronExpr only") => {
+                (alarm("delaySeconds: 5, spreadSeconds: 5"), "spec.spreadSeconds")
+            }
+            (".endsAt", "endsAt must lie after startsAt") => (
+                alarm("cronExpr: '@daily', startsAt: 2099-01-01T00:00:00Z, endsAt: 2099-01-01T00:00:00Z"),
+                "spec.endsAt",
+            ),
+            (".payloadJson", "give payload or payloadJson, not both") => {
                 (alarm("delaySeconds: 5, payload: {}, payloadJson: '1'"), "spec.payloadJson")
             }
-            "no such time zone: use an IANA name such as Europe/Berlin" => {
-                (alarm("cronExpr: '@daily', timezone: Local"), "spec.timezone")
+            (".did", "the DID's last part must be the first 16 hex digits of publicKey") => {
+                (with_spec("Agent", format!("did: '{DID}', publicKey: {other_key}")), "spec.did")
             }
-            "the DID's last part must be the first 16 hex digits of publicKey" => {
-                (resource("Agent", "ann", &format!("did: '{DID}', publicKey: {other_key}")), "spec.did")
+            ("owner", "write did") => (alarm("delaySeconds: 5").replace("d75a", "D75A"), "spec.owner"),
+            ("did", "write did") => {
+                (with_spec("Agent", format!("did: '{}', publicKey: {KEY}", DID.replace("d75a", "D75A"))), "spec.did")
+            }
+            ("publicKey", "write the agent's whole ed25519 public key") => {
+                (with_spec("Agent", format!("did: '{DID}', publicKey: {upper}")), "spec.publicKey")
+            }
+            ("fireAt", "give date, time and offset, from 1970 to 2100, such as 2026-11-16T09") => {
+                (alarm("fireAt: 2101-01-01T00:00:00Z"), "spec.fireAt")
+            }
+            ("startsAt", "give date, time and offset, from 1970 to 2100, such as 2026-11-16T09") => {
+                (alarm("cronExpr: '@daily', startsAt: 1969-12-31T23:59:59Z"), "spec.startsAt")
+            }
+            ("endsAt", "give date, time and offset, from 1970 to 2100, such as 2026-11-16T09") => {
+                (alarm("cronExpr: '@daily', endsAt: 2099-01-01T00:00:00z"), "spec.endsAt")
+            }
+            ("cronExpr", "is blank") => (alarm("cronExpr: ' '"), "spec.cronExpr"),
+            ("wakeMessage", "is blank") => (alarm("delaySeconds: 5").replace("wake up", "' '"), "spec.wakeMessage"),
+            ("timezone", "no such time zone") => (alarm("cronExpr: '@daily', timezone: Local"), "spec.timezone"),
+            (".label", "is longer than 256 bytes") => {
+                (alarm(&format!("delaySeconds: 5, label: {}", long(256))), "spec.label")
+            }
+            (".conversationId", "is longer than 256 bytes") => {
+                (alarm(&format!("delaySeconds: 5, conversationId: {}", long(256))), "spec.conversationId")
+            }
+            (".wakeMessage", "is longer than 32768 bytes") => {
+                (alarm("delaySeconds: 5").replace("wake up", &long(32768)), "spec.wakeMessage")
+            }
+            (".payloadJson", "is longer than 262144 bytes") => {
+                (alarm(&format!("delaySeconds: 5, payloadJson: '\"{}\"'", long(262_144))), "spec.payloadJson")
             }
             unknown => panic!("explain has no twin of the rule {unknown:?}"),
         };
         let definitions = serde_json::to_value(crd::all()).unwrap();
         let mut rules = Vec::new();
-        collect_rules(&definitions, &mut rules);
-        assert_eq!(rules.len(), 5, "{rules:?}");
-        for rule in rules {
-            let (text, field) = breaks(&rule);
+        collect_rules(&definitions, "", &mut rules);
+        assert_eq!(rules.len(), 21, "{rules:?}");
+        for (place, rule) in rules {
+            let (text, field) = breaks(&place, &rule);
             let told = problems(&text);
-            assert!(told.len() == 1 && told[0].starts_with(&format!("{field}: ")), "{rule}: {told:?}");
+            assert!(told.len() == 1 && told[0].starts_with(&format!("{field}: ")), "{place}: {rule}: {told:?}");
         }
     }
 
-    /// The messages of all rules that look at one state only: a file has no earlier one.
-    fn collect_rules(value: &serde_json::Value, rules: &mut Vec<String>) {
+    /// Field and message of all rules that look at one state only: a file has no earlier one.
+    fn collect_rules(value: &serde_json::Value, place: &str, rules: &mut Vec<(String, String)>) {
         if let Some(rule) = value["rule"].as_str()
             && !rule.contains("oldSelf")
         {
-            rules.push(value["message"].as_str().unwrap().to_owned());
+            let place = value["fieldPath"].as_str().unwrap_or(place);
+            rules.push((place.to_owned(), value["message"].as_str().unwrap().to_owned()));
         }
-        let (list, map) = (value.as_array().into_iter().flatten(), value.as_object().into_iter().flatten());
-        list.chain(map.map(|(_, value)| value)).for_each(|value| collect_rules(value, rules));
+        value.as_array().into_iter().flatten().for_each(|value| collect_rules(value, place, rules));
+        for (key, value) in value.as_object().into_iter().flatten() {
+            let place = if key == "x-kubernetes-validations" { place } else { key };
+            collect_rules(value, place, rules);
+        }
     }
 
     #[test]
@@ -408,6 +475,33 @@ mod tests {
         let fine: Vec<_> = both.iter().map(Finding::is_fine).collect();
         assert_eq!(fine, [true, false, true]);
         assert_eq!(both[1].problems[0].field.as_deref(), Some("metadata.name"));
+    }
+
+    #[test]
+    fn a_did_that_comes_twice_is_a_mistake() {
+        let away = agent("ann").replace("name: ann", "name: ann, namespace: away");
+        let both = findings(&[&agent("ann"), &away]);
+        assert!(both[0].is_fine());
+        let told = &both[1].problems[0];
+        assert_eq!((told.field.as_deref(), told.remedy.as_str()), (Some("spec.did"), "keep one of the two"));
+        assert!(told.problem.contains("x.yaml:1 Agent ann: one DID is held by one Agent"), "{}", told.problem);
+    }
+
+    #[test]
+    fn a_schedule_faster_than_its_agent_allows_is_a_mistake() {
+        let slow = agent("ann").replace("publicKey", "minIntervalSeconds: 60, publicKey");
+        let verdict = |expression: &str| {
+            let both = findings(&[&slow, &alarm(&format!("cronExpr: '{expression}'"))]);
+            both[1].problems.iter().map(|told| format!("{}; {}", told.problem, told.remedy)).collect::<Vec<_>>()
+        };
+        assert_eq!(verdict("@every 60s"), [""; 0]);
+        assert_eq!(
+            verdict("@every 59s"),
+            [
+                "the schedule fires every 59 s at its fastest, and the agent's alarms may fire every 60 s at most; make it \
+              slower, or ask whoever enrolled the agent for a shorter interval"
+            ]
+        );
     }
 
     #[test]

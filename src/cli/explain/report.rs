@@ -46,7 +46,7 @@ fn block(finding: &Finding) -> Vec<String> {
     };
     let mut lines = vec![format!("{}: {verdict}", finding.place())];
     lines.extend(finding.description.as_ref().map(|words| match &finding.subject {
-        Subject::Alarm { owner } => format!("  wakes {owner} {words}"),
+        Subject::Alarm { owner, .. } => format!("  wakes {owner} {words}"),
         Subject::Agent { .. } | Subject::Foreign | Subject::Unknown => format!("  {words}"),
     }));
     lines.extend(fires::lines(&finding.fires).iter().map(|fire| format!("    {fire}")));

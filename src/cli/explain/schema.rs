@@ -1,10 +1,10 @@
 //! A document against the CRD's schema: what the API server would refuse before the controller sees anything. Types,
-//! lengths, ranges, patterns and the names of fields are read from the generated definition: there is no second list.
+//! lengths, ranges, words and the names of fields are read from the generated definition: there is no second list. What the
+//! definition checks by CEL is said in [`crate::crd`] once more.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
-use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::yaml::{Entry, Node, Tree};
@@ -118,13 +118,6 @@ impl Checked {
         if let Some(longest) = schema.max_length.filter(|longest| length > *longest) {
             let remedy = format!("shorten it to at most {longest}");
             self.outside.push(Mistake::new(path, format!("is {length} characters long"), remedy));
-        } else if let Some(shortest) = schema.min_length.filter(|shortest| length < *shortest) {
-            let problem = if length == 0 { "is empty".to_owned() } else { format!("is {length} characters long") };
-            self.outside.push(Mistake::new(path, problem, format!("give at least {shortest}, or leave the field out")));
-        } else if let Some(pattern) = schema.pattern.as_deref().filter(|pattern| !matches(pattern, text)) {
-            let remedy = schema.description.as_deref().map_or_else(|| "write it so".to_owned(), as_order);
-            let problem = format!("is {}, which does not match {pattern}", quoted(text));
-            self.outside.push(Mistake::new(path, problem, remedy));
         }
         let allowed: Vec<&str> = schema.enum_.iter().flatten().filter_map(|word| word.0.as_str()).collect();
         if !allowed.is_empty() && !allowed.contains(&text) {
@@ -240,11 +233,6 @@ fn empty(wanted: Option<&str>) -> Value {
     }
 }
 
-/// A pattern that cannot be read here refuses nothing: the API server has the last word.
-fn matches(pattern: &str, text: &str) -> bool {
-    Regex::new(pattern).map_or(true, |pattern| pattern.is_match(text))
-}
-
 /// The first sentence of a field's description, as an order: "give the agent's whole ed25519 public key".
 fn as_order(description: &str) -> String {
     let first = description.split_once(". ").map_or(description, |(first, _)| first);
@@ -308,10 +296,11 @@ mod tests {
                 "spec.label: is given twice; give it once: only the last would count",
                 "spec.cron_expr: is not a known field; did you mean cronExpr?",
                 "spec.tz: is not a known field; did you mean timezone?",
-                "spec.color: is not a known field; leave it out; known here: conversationId, cronExpr, delaySeconds, fireAt, \
-                 label, maxFailures, owner, payload, payloadJson, timezone, wakeMessage",
-                "spec.owner: is missing; give the DID of the agent to wake: did:matrix:<user id>:<16 hex digits>, in \
-                 lower case",
+                "spec.color: is not a known field; leave it out; known here: conversationId, cronExpr, delaySeconds, endsAt, \
+                 fireAt, label, maxFailures, maxLatenessSeconds, misfire, owner, payload, payloadJson, spreadSeconds, \
+                 startsAt, suspend, timezone, wakeMessage",
+                "spec.owner: is missing; give the DID of the agent to wake: did:matrix:<user id>:<first 16 hex digits of its \
+                 public key>, in lower case",
                 "spec.wakeMessage: is missing; give what the agent is told when it wakes",
             ]
         );
@@ -319,25 +308,18 @@ mod tests {
 
     #[test]
     fn the_limits_of_the_schema_hold() {
-        let owner = "did:matrix:ann:d75a980182b10ab7";
-        let text = format!(
-            "{{owner: '{}', wakeMessage: '', label: {}, maxFailures: 101, delaySeconds: 0}}",
-            owner.to_uppercase(),
-            "é".repeat(257)
-        );
+        let whole = "owner: 'did:matrix:ann:d75a980182b10ab7', wakeMessage: x";
+        let long = "é".repeat(257);
         assert_eq!(
-            check(&text).2,
+            check(&format!("{{{whole}, label: {long}, maxFailures: 101, delaySeconds: 0, misfire: never}}")).2,
             [
-                "spec.owner: is \"DID:MATRIX:ANN:D75A980182B10AB7\", which does not match \
-                 ^did:matrix:[A-Za-z0-9_-]+:[0-9a-f]{16}$; give the DID of the agent to wake: did:matrix:<user id>:<16 hex \
-                 digits>, in lower case",
-                "spec.wakeMessage: is empty; give at least 1, or leave the field out",
                 "spec.label: is 257 characters long; shorten it to at most 256",
                 "spec.maxFailures: is 101; give a whole number from 0 to 100",
                 "spec.delaySeconds: is 0; give a whole number from 1 to 2365200000",
+                "spec.misfire: is \"never\"; give one of fire_once, skip, fire_all",
             ]
         );
-        assert!(check(&format!("{{owner: '{owner}', wakeMessage: x, maxFailures: 5.0}}")).2.is_empty());
+        assert!(check(&format!("{{{whole}, maxFailures: 5.0}}")).2.is_empty());
     }
 
     #[test]

@@ -22,6 +22,7 @@ use kube::{
 };
 use serde::Serialize;
 use serde_json::json;
+use tracing::warn;
 
 pub use agent::{AgentReport, agent_status, stands_otherwise};
 pub use ledger::Ledger;
@@ -129,10 +130,28 @@ where
     });
     context.pace.turn().await;
     metrics::status_written();
-    match api.patch_status(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(patch)).await {
+    // Server-side apply needs to understand the whole object, which of one that cannot be read it does not either.
+    let (parameters, patch) = match seen.read {
+        Ok(_) => (PatchParams::apply(FIELD_MANAGER).force(), Patch::Apply(patch)),
+        Err(_) => (
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() },
+            Patch::Merge(patch),
+        ),
+    };
+    match api.patch_status(&name, &parameters, &patch).await {
         Ok(_) => Ok(()),
         // Deleted meanwhile, or made anew: there is nobody left to tell.
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        // It would not be let in today as it stands, and so nothing of it may change, not even its status. Events and the log tell.
+        Err(kube::Error::Api(status)) if status.is_invalid() => {
+            warn!(
+                namespace,
+                name,
+                error = status.message,
+                "the API server does not take the status of {namespace}/{name}"
+            );
+            Ok(())
+        }
         Err(source) => Err(Error::Status { name, source }),
     }
 }

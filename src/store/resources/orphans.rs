@@ -1,6 +1,7 @@
 //! Which rows the controller holds resources against: those of its cluster that may still do something.
 
-use chrono::{DateTime, Utc};
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::Identity;
@@ -41,19 +42,15 @@ impl Store {
         .await
     }
 
-    /// Namespace and name of the resources whose rows changed since then.
-    pub async fn resources_changed_since(
-        &self,
-        cluster: ClusterId,
-        since: DateTime<Utc>,
-    ) -> Result<Vec<(String, String)>> {
+    /// Namespace and name of the resources whose rows changed within the last while.
+    pub async fn resources_changed_within(&self, cluster: ClusterId, ago: Duration) -> Result<Vec<(String, String)>> {
         self.ask("asking which resources' alarms changed", async |db| {
             sqlx::query_as(
                 "SELECT resource_namespace, resource_name FROM alarms
-                 WHERE source = 'kubernetes' AND cluster_id = $1 AND updated_at >= $2",
+                 WHERE source = 'kubernetes' AND cluster_id = $1 AND updated_at >= now() - make_interval(secs => $2)",
             )
             .bind(cluster.as_uuid())
-            .bind(since)
+            .bind(ago.as_secs_f64())
             .fetch_all(db)
             .await
         })

@@ -76,7 +76,8 @@ pub(super) async fn write(
 async fn take_over(db: &mut PgConnection, desired: &Desired<'_>) -> Result<Option<Known>, sqlx::Error> {
     let identity = desired.identity;
     sqlx::query_as(concat!(
-        "UPDATE alarms SET resource_uid = $5, created_at = $6, fire_requested = coalesce($7, fire_requested), adopted_at = NULL \
+        "UPDATE alarms SET resource_uid = $5, created_at = $6, fire_requested = coalesce($7, fire_requested), \
+         resource_generation = $8, adopted_at = NULL \
          WHERE id = (SELECT id FROM alarms WHERE source = 'kubernetes' AND cluster_id = $1 AND resource_namespace = $2 \
                        AND resource_name = $3 AND owner_did = $4 AND adopted_at IS NOT NULL \
                      ORDER BY adopted_at DESC, id LIMIT 1 FOR UPDATE) \
@@ -90,8 +91,9 @@ async fn take_over(db: &mut PgConnection, desired: &Desired<'_>) -> Result<Optio
     .bind(desired.owner.as_str())
     .bind(identity.uid.as_uuid())
     .bind(desired.created_at)
-    // As of any resource that is seen for the first time: what it asks for is old.
+    // As of any resource that is seen for the first time: what it asks for is old, and its generations are counted anew.
     .bind(desired.fire_requested)
+    .bind(desired.generation)
     .fetch_optional(db)
     .await
 }

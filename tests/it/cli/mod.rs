@@ -18,10 +18,10 @@ use crate::support::{
     daemon::{PROMPT, command},
 };
 
-struct Ended {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 async fn chronosd(arguments: &[&str]) -> Ended {
@@ -29,12 +29,12 @@ async fn chronosd(arguments: &[&str]) -> Ended {
 }
 
 /// Runs it with this text on stdin, in the checkout.
-async fn chronosd_reading(stdin: &str, arguments: &[&str]) -> Ended {
+pub async fn chronosd_reading(stdin: &str, arguments: &[&str]) -> Ended {
     run(command(&[]), stdin, arguments).await
 }
 
 /// Runs it on a database.
-async fn chronosd_on(database: &Database, arguments: &[&str]) -> Ended {
+pub async fn chronosd_on(database: &Database, arguments: &[&str]) -> Ended {
     let settings = [("CHRONOS_POSTGRES_URI", database.uri.as_str()), ("CHRONOS_ALLOW_UNSAFE_POSTGRES", "true")];
     run(command(&settings), "", arguments).await
 }
@@ -66,7 +66,7 @@ async fn run(mut command: Command, stdin: &str, arguments: &[&str]) -> Ended {
     Ended { code: ended.status.code(), stdout: text(ended.stdout), stderr: text(ended.stderr) }
 }
 
-fn json_of(ended: &Ended) -> Value {
+pub fn json_of(ended: &Ended) -> Value {
     serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {}", ended.stdout))
 }
 
@@ -140,14 +140,14 @@ async fn the_examples_explain_cleanly() {
     let told = chronosd(&["explain", "-f", "examples", "--from", "2026-11-16T12:00:00Z"]).await;
     let did = "did:matrix:11111111-2222-3333-4444-555555555555:d75a980182b10ab7";
     let expected = format!(
-        "examples/agent.yaml:3 Agent portfolio: fine\n  \
+        "examples/agent.yaml:4 Agent portfolio: fine\n  \
            enrols {did}, whose last part fits the key\n\
          examples/alarms.yaml:2 Alarm daily-summary: fine\n  \
            wakes {did} at 09:00 on Monday through Friday, America/New_York\n    \
              Mon 2026-11-16 09:00:00 -05:00   2026-11-16T14:00:00Z\n    \
              Tue 2026-11-17 09:00:00 -05:00   2026-11-17T14:00:00Z\n    \
              Wed 2026-11-18 09:00:00 -05:00   2026-11-18T14:00:00Z\n\
-         examples/alarms.yaml:17 Alarm confirm-transaction: fine\n  \
+         examples/alarms.yaml:19 Alarm confirm-transaction: fine\n  \
            wakes {did} once, 5 s after it is created\n    \
              Mon 2026-11-16 12:00:05 +00:00   2026-11-16T12:00:05Z\n  \
            note: counts from the resource's creation; the times shown are as if that were 2026-11-16T12:00:00Z\n\

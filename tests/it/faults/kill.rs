@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 use super::{SWIFT, all, each_was_woken, elected, every_promise_was_kept};
 use crate::{
     gauntlet::{Gauntlet, dead_end::DeadEnd, driver::NOW, sink::Reply},
-    support::Namespace,
+    support::{Namespace, Proxy},
     telemetry::scrape::count,
 };
 
@@ -91,7 +91,9 @@ async fn a_dispatcher_killed_between_send_and_settle_is_replaced_and_its_wakes_g
 #[tokio::test]
 async fn a_settle_that_postgres_has_counts_though_its_dispatcher_is_dead() {
     let gauntlet = Gauntlet::open().await;
-    let first = gauntlet.replica("first", SWIFT).await;
+    // Whose death Postgres must not hear of while the settle waits: it looks every second whether anybody is still there.
+    let proxy = Proxy::in_front_of(&gauntlet.world.database).await;
+    let first = gauntlet.replica("first", &[SWIFT[0], ("CHRONOS_POSTGRES_URI", &proxy.uri)]).await;
     gauntlet.sink().reply([Reply::Hold]);
     let alarm = gauntlet.driver.once("a", NOW).await;
     gauntlet.sink().wakes(1).await;
@@ -102,6 +104,7 @@ async fn a_settle_that_postgres_has_counts_though_its_dispatcher_is_dead() {
     gauntlet.sink().release();
     gauntlet.blocked().await;
 
+    proxy.freeze();
     gauntlet.nemesis.kill(first).await;
     lock.rollback().await.unwrap();
     gauntlet.settled(&[alarm], "fired").await;

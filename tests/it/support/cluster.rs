@@ -53,18 +53,19 @@ impl Namespace {
 
     /// A fresh namespace in that cluster, whatever it has.
     pub async fn on(kubeconfig: &Path) -> Self {
-        Self::named(&format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed)), kubeconfig).await
+        Self::named(kubeconfig, &format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed))).await
     }
 
-    /// The same under a name that something else knows, too.
-    pub async fn named(name: &str, kubeconfig: &Path) -> Self {
+    /// One that is called as another is in another cluster.
+    pub async fn named(kubeconfig: &Path, name: &str) -> Self {
         let client = client(kubeconfig).await;
+        let name = name.to_owned();
         let namespace = KubeNamespace {
-            metadata: kube::core::ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
+            metadata: kube::core::ObjectMeta { name: Some(name.clone()), ..Default::default() },
             ..Default::default()
         };
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace is made");
-        Self { name: name.to_owned(), kubeconfig: kubeconfig.to_owned(), client }
+        Self { name, kubeconfig: kubeconfig.to_owned(), client }
     }
 
     /// The administrator's.
@@ -163,16 +164,23 @@ impl Namespace {
 
     /// Creates an object from a text that goes to the API server as it is. The answer is not read.
     pub async fn post(&self, plural: &str, object: String) {
+        self.try_post(plural, object).await.expect("the API server takes it");
+    }
+
+    pub async fn try_post(&self, plural: &str, object: String) -> kube::Result<()> {
         let path = format!("/apis/chronos.dev/v1alpha1/namespaces/{}/{plural}", self.name);
         let request =
             axum::http::Request::post(path).header("content-type", "application/json").body(object.into_bytes());
-        self.client.request_text(request.unwrap()).await.expect("the API server takes it");
+        self.client.request_text(request.unwrap()).await.map(|_| ())
     }
 
     /// `kubectl apply`, for every document of a YAML.
     pub async fn apply(&self, yaml: &str) -> kube::Result<()> {
         for document in yaml.split("\n---\n") {
-            let object: DynamicObject = serde_saphyr::from_str(document).expect("the test's YAML is one");
+            // However deep it is nested, and however long.
+            let unbounded = serde_saphyr::options! { budget: None };
+            let object = serde_saphyr::from_str_with_options(document, unbounded);
+            let object: DynamicObject = object.expect("the test's YAML is one");
             let kind = object.types.clone().expect("it has a kind");
             let kind = GroupVersionKind::try_from(&kind).expect("it has a group and a version");
             let api: Api<DynamicObject> =

@@ -1,7 +1,24 @@
 //! Alarms and Agents as resources, on a real API server.
+//!
+//! | file | what it is about |
+//! |---|---|
+//! | here | an alarm from YAML to its status |
+//! | [`agents`] | Agents mirrored, who may own what, and how much |
+//! | [`edits`] | suspend, run now, edits that never fire backwards |
+//! | [`told`] | conditions, attempts, events, and how often a status is written |
+//! | [`faults`] | API server, etcd, Postgres and controllers that die, hang, forget or come back older |
+//! | [`clusters`] | two clusters on one database, and one that was built anew |
 
-use chronos::crd::{AlarmStatus, Phase};
-use kube::api::DeleteParams;
+mod agents;
+mod clusters;
+mod edits;
+mod faults;
+mod told;
+
+use chronos::crd::{AgentStatus, AlarmStatus, FIRE_REQUESTED_AT, Phase};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
 use sqlx::Row;
 
 use crate::support::{AgentKey, Daemon, Namespace, World, eventually};
@@ -32,11 +49,7 @@ impl Cluster {
     }
 
     async fn enrol(&self) {
-        let agent = format!(
-            "apiVersion: chronos.dev/v1alpha1\nkind: Agent\nmetadata: {{name: ann}}\nspec: {{did: \"{}\", publicKey: \"{}\"}}\n",
-            self.ann.did, self.ann.public_key
-        );
-        self.namespace.apply(&agent).await.expect("the Agent is accepted");
+        enrol(&self.namespace, &self.ann, "").await;
     }
 
     fn alarm(&self, name: &str, spec: &str) -> String {
@@ -53,6 +66,54 @@ impl Cluster {
     async fn phase(&self, name: &str, phase: Phase) -> AlarmStatus {
         self.namespace.status(name, &format!("is {phase:?}"), |status| status.phase == Some(phase)).await
     }
+
+    async fn delete(&self, name: &str) {
+        self.namespace.alarms().delete(name, &DeleteParams::default()).await.unwrap();
+        self.gone(name).await;
+    }
+
+    async fn gone(&self, name: &str) {
+        let alarms = self.namespace.alarms();
+        let gone = || async { alarms.get_opt(name).await.unwrap().is_none().then_some(()) };
+        eventually(&format!("Alarm {name} is gone"), gone).await;
+    }
+
+    /// Asks for a wake now, by annotation.
+    async fn request(&self, name: &str, token: &str) {
+        let patch = json!({ "metadata": { "annotations": { FIRE_REQUESTED_AT: token } } });
+        self.namespace.alarms().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// One value from the database.
+    async fn ask<T>(&self, query: &'static str) -> T
+    where
+        T: Send + Unpin + sqlx::Type<sqlx::Postgres> + for<'r> sqlx::Decode<'r, sqlx::Postgres>,
+    {
+        sqlx::query_scalar(query).fetch_one(&mut self.world.database.connect().await).await.unwrap()
+    }
+}
+
+/// `more`: further fields of the spec, each behind a comma.
+async fn enrol(namespace: &Namespace, key: &AgentKey, more: &str) {
+    let agent = format!(
+        "apiVersion: chronos.dev/v1alpha1\nkind: Agent\nmetadata: {{name: ann}}\nspec: {{did: \"{}\", publicKey: \"{}\"{more}}}\n",
+        key.did, key.public_key
+    );
+    namespace.apply(&agent).await.expect("the Agent is accepted");
+}
+
+/// The Agent's status once its Ready has this reason.
+async fn agent_is(namespace: &Namespace, reason: &str) -> AgentStatus {
+    let agents = namespace.agents();
+    eventually(&format!("the Agent of {} is {reason}", namespace.name), || async {
+        let status = agents.get_opt("ann").await.unwrap()?.status?;
+        (ready(&status.conditions)?.reason == reason).then_some(status)
+    })
+    .await
+}
+
+fn ready(conditions: &[Condition]) -> Option<&Condition> {
+    conditions.iter().find(|one| one.type_ == "Ready")
 }
 
 async fn serve(world: &World, namespace: &Namespace, roles: &str) -> Daemon {

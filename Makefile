@@ -45,6 +45,10 @@ test: setup ## Run all tests: unit, integration, documentation
 .PHONY: bench
 bench: packages ## Run the benchmarks: tables of ours beside others, in an optimised build (ONLY="drain http")
 	@$(if $(ONLY),,$(CARGO) bench --locked --bench schedule)
+	if [[ " $(or $(ONLY),controller) " == *" controller "* ]]; then
+	  KUBEBUILDER_ASSETS=$$(testbed/build.sh etcd kube-apiserver)
+	  export KUBEBUILDER_ASSETS
+	fi
 	$(CARGO) bench --locked --bench dispatch -- $(ONLY)
 
 # Not part of `test`: a search has no end. `test` replays what it found (fuzz/corpus).

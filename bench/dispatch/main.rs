@@ -1,7 +1,7 @@
 //! How fast wakes go out and alarms come in, and what they cost: `make bench` (some of it: `make bench ONLY="drain lateness"`).
 //!
 //! Everything is real: a Postgres with fsync on, `chronosd` as a process, a sink that takes wakes over HTTP in a process of its
-//! own. Where nothing is to be measured but the database, the dispatcher runs in here and hands its wakes to nobody.
+//! own, an API server where resources are measured. Where nothing is to be measured but the database, the dispatcher runs in here and hands its wakes to nobody.
 //! Absolute figures swing by a factor of two between runs on shared machines: only the ratios of one run mean anything, and
 //! each is printed beside what it is compared with. Every round is shown.
 //!
@@ -10,11 +10,15 @@
 //! | here | the order of things, and what is promised (`performance.md`) |
 //! | [`scenarios`] | one function per question |
 //! | [`facade`] | what the HTTP facade costs, beside the bare INSERT |
+//! | [`controller`] | what Alarms cost as resources, and how often their statuses are written |
 //! | [`ideal`] | what the same schema can do at best: claims and settles in batches, and nothing else |
 //! | [`world`] | Postgres, rows, processes |
+//! | [`cluster`] | an API server |
 //! | [`sink`] | who takes the wakes |
 //! | [`report`] | the table |
 
+mod cluster;
+mod controller;
 mod facade;
 mod ideal;
 mod report;
@@ -27,7 +31,7 @@ use report::Report;
 use world::World;
 
 /// Every scenario, in the order in which they run.
-const SCENARIOS: [&str; 7] = ["layout", "drain", "http", "lateness", "idle", "growth", "facade"];
+const SCENARIOS: [&str; 8] = ["layout", "drain", "http", "lateness", "idle", "growth", "facade", "controller"];
 
 fn main() -> anyhow::Result<()> {
     // Cargo says --bench to whatever it runs.
@@ -55,6 +59,7 @@ fn main() -> anyhow::Result<()> {
                 "idle" => scenarios::idle(&world, &mut report).await?,
                 "facade" => facade::facade(&world, &mut report).await?,
                 "growth" => scenarios::growth(&world, &mut report).await?,
+                "controller" => controller::controller(&world, &mut report).await?,
                 other => unreachable!("{other} is in the list"),
             }
         }

@@ -106,7 +106,7 @@ async fn sleep_until(world: &World, at: DateTime<Utc>) -> anyhow::Result<Instant
 
 /// For arithmetic and people.
 #[expect(clippy::cast_precision_loss, reason = "a few million at most")]
-fn float(count: i64) -> f64 {
+pub fn float(count: i64) -> f64 {
     count as f64
 }
 

@@ -15,6 +15,7 @@ use chronos::{
 };
 use futures::StreamExt;
 use sqlx::{Executor, PgPool, postgres::PgPoolOptions};
+use tokio::time::Instant;
 
 use crate::sink::Sink;
 
@@ -22,7 +23,7 @@ use crate::sink::Sink;
 const OWNERS: i32 = 1000;
 /// Rows of one INSERT.
 const CHUNK: i64 = 50_000;
-const WAKE_TOKEN: &str = "bench-wake-token-0123456789";
+pub const WAKE_TOKEN: &str = "bench-wake-token-0123456789";
 
 pub struct World {
     pub uri: String,
@@ -212,7 +213,8 @@ impl World {
         });
         let said = listening.await?.context("chronosd did not start")?;
         let said: serde_json::Value = serde_json::from_str(&said)?;
-        Ok(Daemon { child, api: said["api"].as_str().map(str::to_owned) })
+        let address = |name: &str| said[name].as_str().map(str::to_owned);
+        Ok(Daemon { child, api: address("api"), probes: address("probes").context("it says where")? })
     }
 }
 
@@ -228,7 +230,15 @@ pub struct Daemon {
     child: Child,
     /// The facade's address, if it serves one.
     pub api: Option<String>,
+    /// Where `/readyz` and `/metrics` are.
+    probes: String,
 }
+
+/// Between two looks at a process that is to come to rest, and the share of a core under which it rests.
+const LOOK: Duration = Duration::from_millis(250);
+const AT_REST: f64 = 0.05;
+/// So many looks in a row.
+const LOOKS: u32 = 8;
 
 impl Daemon {
     pub fn cpu(&self) -> anyhow::Result<f64> {
@@ -237,10 +247,51 @@ impl Daemon {
 
     /// Resident memory in bytes.
     pub fn memory(&self) -> anyhow::Result<f64> {
+        self.kernel_says("VmRSS")
+    }
+
+    /// The most that it ever was.
+    pub fn peak_memory(&self) -> anyhow::Result<f64> {
+        self.kernel_says("VmHWM")
+    }
+
+    fn kernel_says(&self, what: &str) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).context("the kernel says how much")?;
+        let line = status.lines().find(|line| line.starts_with(what)).context("the kernel says how much")?;
         let kilobytes: f64 = line.split_whitespace().nth(1).context("a figure")?.parse()?;
         Ok(kilobytes * 1024.0)
+    }
+
+    pub async fn until_ready(&self) -> anyhow::Result<()> {
+        while reqwest::get(format!("http://{}/readyz", self.probes)).await?.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// A metric, over all its labels; one that was never touched is 0.
+    pub async fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let page = reqwest::get(format!("http://{}/metrics", self.probes)).await?.text().await?;
+        let lines =
+            page.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(values.sum())
+    }
+
+    /// Waits until it has nothing to do any more; since when.
+    pub async fn until_idle(&self) -> anyhow::Result<Instant> {
+        let (mut since, mut spent, mut looks) = (Instant::now(), self.cpu()?, 0);
+        while looks < LOOKS {
+            tokio::time::sleep(LOOK).await;
+            let now = self.cpu()?;
+            if now - spent > LOOK.as_secs_f64() * AT_REST {
+                (since, looks) = (Instant::now(), 0);
+            } else {
+                looks += 1;
+            }
+            spent = now;
+        }
+        Ok(since)
     }
 }
 

@@ -18,6 +18,7 @@ mod http;
 mod leader;
 mod parsers;
 mod process;
+mod rbac;
 mod router;
 mod store;
 mod support;

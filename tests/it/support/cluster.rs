@@ -90,6 +90,15 @@ impl Namespace {
         self.rewritten(|text| text.replace("user: {token: ", &format!("user: {{as: {user}, token: ")))
     }
 
+    /// One of whoever this token is for.
+    pub fn kubeconfig_of(&self, token: &str) -> OwnKubeconfig {
+        self.rewritten(|text| {
+            let (before, rest) = text.split_once("{token: ").expect("the administrator has one");
+            let (_theirs, after) = rest.split_once('}').expect("it ends");
+            format!("{before}{{token: {token}}}{after}")
+        })
+    }
+
     /// The administrator's, for whoever does not say in which namespace: it is this one.
     pub fn kubeconfig_here(&self) -> OwnKubeconfig {
         self.rewritten(|text| text.replace("context: {", &format!("context: {{namespace: {}, ", self.name)))

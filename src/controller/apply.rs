@@ -138,8 +138,10 @@ async fn enrol_beside(
 /// one that is gone by now must not have been brought back, nor a suspension undone.
 async fn stands_still(context: &Context, api: &Api<Guarded<Agent>>, agent: &Agent) -> Result<bool, Error> {
     let (name, namespace) = (agent.name_any(), agent.namespace().unwrap_or_default());
-    let found = api.get_opt(&name).await.map_err(|source| Error::Agents { namespace, source })?;
-    let found = found.filter(|found| found.uid() == agent.uid() && found.meta().deletion_timestamp.is_none());
+    let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
+    let found = api.list(&by_name).await.map_err(|source| Error::Agents { namespace, source })?;
+    let mut found = found.items.into_iter();
+    let found = found.find(|found| found.uid() == agent.uid() && found.meta().deletion_timestamp.is_none());
     let Some(found) = found else {
         if let Some(uid) = agent.uid().and_then(|uid| uid.parse().ok()) {
             let removed = context.store.remove_agent_of_resource(context.cluster, uid).await;

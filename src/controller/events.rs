@@ -100,7 +100,7 @@ pub async fn publish(context: &Context, alarm: &Guarded<Alarm>, events: &[Event]
     let about = alarm.object_ref(&());
     let told = async {
         for event in events {
-            context.pace.turn().await;
+            context.event_pace.turn().await;
             // A new one each time: one that remembers would count an event of the same reason up and keep its first sentence.
             let recorder = Recorder::new(context.client.clone(), context.reporter.clone());
             if let Err(error) = recorder.publish(event, &about).await {

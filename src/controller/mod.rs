@@ -155,6 +155,8 @@ pub struct Context {
     scopes: Scopes,
     reporter: Reporter,
     pace: status::Pace,
+    /// Of their own: a crowd of events must not hold up statuses.
+    event_pace: status::Pace,
     ledger: status::Ledger,
     counts: status::Counts,
     alarm_backoff: backoff::Backoff<AlarmRef>,
@@ -225,6 +227,7 @@ impl Controller {
             max_failures: self.max_failures,
             scopes: Scopes(scopes),
             pace: status::Pace::default(),
+            event_pace: status::Pace::default(),
             ledger: status::Ledger::default(),
             counts: status::Counts::default(),
             alarm_backoff: backoff::Backoff::default(),

@@ -156,16 +156,13 @@ impl Stage {
     }
 
     /// It is told for the `times`th time.
-    async fn event(&self, name: &str, reason: &str, times: i32) {
+    async fn event(&self, name: &str, reason: &str, times: usize) {
         eventually(&format!("event {reason} of {name}, {times} times"), || async {
             let (listed, said) = self.namespace.kubectl(&["get", "events.events.k8s.io", "-o", "json"]).await;
             assert!(listed, "{said}");
             let events: Value = serde_json::from_str(&said).unwrap();
-            let told = events["items"].as_array().unwrap().iter().any(|event| {
-                let count = event["series"]["count"].as_i64().unwrap_or(1);
-                event["regarding"]["name"] == name && event["reason"] == reason && count == i64::from(times)
-            });
-            told.then_some(())
+            let ours = |event: &&Value| event["regarding"]["name"] == name && event["reason"] == reason;
+            (events["items"].as_array().unwrap().iter().filter(ours).count() == times).then_some(())
         })
         .await;
     }

@@ -39,7 +39,7 @@ use crate::{
 };
 
 pub const FIELD_MANAGER: &str = "chronos-controller";
-/// Statuses and events a second, over all objects. An API server takes several times that; others want it, too.
+/// Statuses a second, over all objects, and as many events. An API server takes several times that; others want it, too.
 const RATE: NonZeroU32 = NonZeroU32::new(200).expect("more than none");
 
 /// What a reconcile of an Alarm found.
@@ -57,7 +57,7 @@ pub enum Report {
     Failed(store::Error),
 }
 
-/// Writes of statuses and events, all together.
+/// Writes of statuses, or of events, all together.
 pub struct Pace(DefaultDirectRateLimiter);
 
 impl Default for Pace {

@@ -30,8 +30,9 @@ use crate::{
 
 /// Between two rounds, if the grace is not shorter.
 const ROUND: Duration = Duration::from_secs(60);
-/// For one round: an API server that vanished answers nothing, not even an error.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// For the audit, and for the sweep, of one round: an API server that vanished answers nothing, not even an error. Both and the pause
+/// between rounds are less than the three minutes after which a cluster counts as gone.
+const PATIENCE: Duration = Duration::from_secs(45);
 /// Rounds within one grace.
 const ROUNDS: u32 = 5;
 

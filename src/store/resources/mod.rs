@@ -148,19 +148,17 @@ impl Store {
     /// before the commit leaves nothing, dying after it leaves what the next call finds.
     pub async fn apply_resource(&self, desired: &Desired<'_>) -> Result<Applied> {
         self.ask("applying a resource", async |db| {
-            // What is over wakes nobody: whose it was does not matter any more.
-            let known = find(db, desired.identity, Lock::None).await?;
             let over = |known: &Known| !known.alarm.status.is_living() && known.compare(desired) == Comparison::Same;
-            if let Some(known) = known.filter(over) {
-                return stored(db, known, None).await;
-            }
             for _ in 0..MOST_TURNS {
-                let agent = match agents::find(db, desired.owner).await? {
-                    Some(agent) if agent.may_own(desired.identity) => agent,
-                    other => return Ok(Applied::NotOwned(other.map(|agent| agent.holder))),
-                };
                 // Looked at without a lock first: a resync of what has not changed must not keep a dispatcher from its claim.
-                if let Some(known) = find(db, desired.identity, Lock::None).await? {
+                let known = find(db, desired.identity, Lock::None).await?;
+                let agent = match (agents::find(db, desired.owner).await?, known.as_ref().is_some_and(over)) {
+                    (Some(agent), _) if agent.may_own(desired.identity) => Some(agent),
+                    // What is over wakes nobody: whose it was does not matter any more.
+                    (_, true) => None,
+                    (other, false) => return Ok(Applied::NotOwned(other.map(|agent| agent.holder))),
+                };
+                if let Some(known) = known {
                     match known.compare(desired) {
                         Comparison::Same => return stored(db, known, None).await,
                         Comparison::Doubtful if desired.confirmed.is_none() => {
@@ -169,8 +167,9 @@ impl Store {
                         Comparison::Doubtful | Comparison::Differs => {}
                     }
                 }
+                let quotas = agent.map(|agent| agent.quotas).unwrap_or_default();
                 let mut transaction = db.begin().await?;
-                match write::write(&mut transaction, desired, &agent.quotas).await? {
+                match write::write(&mut transaction, desired, &quotas).await? {
                     write::Written::Done { known, not_fired } => {
                         transaction.commit().await?;
                         self.hint(db, &known.alarm).await;

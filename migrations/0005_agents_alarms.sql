@@ -1,5 +1,9 @@
 -- Migration 5: what becomes of an agent's alarms when the agent is suspended, resumed or removed.
 
+-- With every look a dispatcher asks who of the owners of due rows is suspended: a few of many.
+CREATE INDEX agents_suspended_idx ON agents (did) WHERE suspended;
+COMMENT ON INDEX agents_suspended_idx IS 'Whose timers wait.';
+
 -- Every few seconds somebody asks whether the alarms of all agents say what their agents' rows say. The active ones of a suspended
 -- agent are found by alarms_owner_due_idx; those that are paused, with and without this cause, by this one. The cause is a column of
 -- it because an owner may have a hundred thousand alarms paused for another reason, which nobody wants to read each time. Only rows

@@ -422,6 +422,7 @@ async fn claim_cost(world: &World) -> anyhow::Result<(f64, f64)> {
             lease: Duration::from_secs(120),
             room: Room { rows: ROWS, bytes: 64 << 20, of_owner: 32, owners: Vec::new() },
             suspects: true,
+            sessions: true,
             backlog: None,
         };
         let begun = Instant::now();

@@ -8,12 +8,12 @@ use tracing::{debug, error, warn};
 use super::{
     Dispatcher, Error, GATHER,
     deliver::Held,
-    desk::{Desk, Flight, Looked},
+    desk::{Crowded, Desk, Flight, Looked},
     settle::Finished,
 };
 use crate::{
     domain::{
-        alarm::Slot,
+        alarm::{Slot, Subject},
         ids::DeliveryId,
         occurrence::{self, Passed, Verdict},
         peers::Sighting,
@@ -73,6 +73,8 @@ impl Dispatcher {
             lease: self.limits.lease,
             room,
             suspects: with_suspects,
+            // Until `promote` does what it says.
+            sessions: false,
             backlog,
         };
         let found = self.store.look(&look).await;
@@ -96,7 +98,7 @@ impl Dispatcher {
             desk.suspects.not_before(asked_at + self.limits.tick);
         }
         if rows > 0 && !found.held {
-            let crowded = found.crowded.clone();
+            let crowded = Crowded { owners: found.crowded.clone(), suspended: found.suspended.clone() };
             if past_backlogs {
                 let looked = Looked { at: asked_at, by_postgres: found.looked_at, surveyed, tick: self.limits.tick };
                 desk.backlogs.passed(&asked, crowded, found.whole, looked);
@@ -200,7 +202,10 @@ impl Dispatcher {
                 continue;
             }
             match occurrence::judge(&claim.occurrence(), claim.due_at, claim.first_claimed_at) {
-                Verdict::Fire => self.start(desk, Held { claim, asked_at, answered_at }),
+                Verdict::Fire => match claim.subject {
+                    Subject::Agent | Subject::ServiceCall => self.start(desk, Held { claim, asked_at, answered_at }),
+                    Subject::Session => self.promote(desk, &claim).await,
+                },
                 Verdict::Fold { slot, missed, passed } => folds.push(Fold { claim, slot, missed, passed }),
                 Verdict::Miss(missed) => {
                     let settlement = Settlement::missed(&claim, missed);
@@ -215,6 +220,14 @@ impl Dispatcher {
         }
         self.fold(desk, folds, asked_at, answered_at).await;
         self.park(desk, &poison).await;
+    }
+
+    // HOOK: a session's timer becomes an event of its session here, under the claim's token; its wake follows as an effect. No look
+    // asks for sessions' timers yet, so nobody comes by here.
+    async fn promote(&self, desk: &mut Desk, claim: &Claim) {
+        if !self.give_back(&[claim], "sessions' timers cannot be promoted yet").await {
+            desk.lose();
+        }
     }
 
     fn start(self: &Arc<Self>, desk: &mut Desk, held: Held) {

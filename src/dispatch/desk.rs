@@ -214,7 +214,8 @@ impl Desk {
     /// Whether an owner has more due and may have more in flight.
     pub fn has_room_for_backlog(&self, limits: &Limits) -> bool {
         let flying = |owner: &String| self.owners.get(owner).copied().unwrap_or(0);
-        self.backlogs.owners.iter().any(|owner| flying(owner) < limits.owner_concurrency)
+        let waiting = self.backlogs.owners.difference(&self.backlogs.suspended);
+        waiting.into_iter().any(|owner| flying(owner) < limits.owner_concurrency)
     }
 }
 
@@ -242,6 +243,8 @@ impl Suspects {
 #[derive(Default)]
 pub struct Backlogs {
     owners: BTreeSet<String>,
+    /// Those of them that get no room by waiting for what is in flight.
+    suspended: BTreeSet<String>,
     seen_until: DateTime<Utc>,
     survey_at: Option<Instant>,
 }
@@ -257,16 +260,18 @@ impl Backlogs {
     }
 
     /// After a look along the oldest: these have one.
-    pub fn found(&mut self, crowded: Vec<String>, looked_at: DateTime<Utc>) {
-        self.owners = crowded.into_iter().collect();
+    pub fn found(&mut self, crowded: Crowded, looked_at: DateTime<Utc>) {
+        self.owners = crowded.owners.into_iter().collect();
+        self.suspended = crowded.suspended.into_iter().collect();
         self.seen_until = looked_at;
         self.survey_at = None;
     }
 
     /// After a look past them. `asked` had room; `whole`: nothing else was left to find. A survey is repeated after `tick`.
-    pub fn passed(&mut self, asked: &[String], crowded: Vec<String>, whole: bool, looked: Looked) {
+    pub fn passed(&mut self, asked: &[String], crowded: Crowded, whole: bool, looked: Looked) {
         self.owners.retain(|owner| !asked.contains(owner));
-        self.owners.extend(crowded);
+        self.owners.extend(crowded.owners);
+        self.suspended = crowded.suspended.into_iter().collect();
         if !whole {
             self.survey_at = None;
             return;
@@ -281,6 +286,13 @@ impl Backlogs {
     pub fn wants_survey(&self) -> bool {
         !self.owners.is_empty() && self.survey_at.is_none()
     }
+}
+
+/// Owners that a look found to have more due than room.
+pub struct Crowded {
+    pub owners: Vec<String>,
+    /// Those of them that are suspended.
+    pub suspended: Vec<String>,
 }
 
 /// When a look past backlogs was, and what it was.

@@ -93,10 +93,12 @@ mod tests {
     use crate::domain::{
         ids::{AlarmId, DeliveryId},
         payload::Payload,
+        wake::Addressee,
     };
 
     fn wake(payload: &str, conversation_id: &str) -> Wake {
         Wake {
+            to: Addressee::Agent,
             alarm_id: AlarmId::from_uuid(Uuid::from_u128(1)),
             delivery_id: DeliveryId::from_uuid(Uuid::from_u128(2)),
             scheduled_for: "2026-11-16T09:00:00.500Z".parse().unwrap(),

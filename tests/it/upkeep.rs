@@ -35,6 +35,7 @@ async fn dispatcher(store: &Store) -> WorkerId {
         lease: std::time::Duration::from_secs(60),
         room,
         suspects: true,
+        sessions: true,
         backlog: None,
     };
     store.look(&look).await.unwrap();

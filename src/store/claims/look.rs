@@ -4,7 +4,7 @@
 //! owner has room for. There are two ways to find them.
 //!
 //! - *The oldest*, along `alarms_due_idx`. The way of all days. Where an owner turns out to have more due than room, it is
-//!   reported as crowded, and has a backlog.
+//!   reported as crowded, and has a backlog. So is the owner of due rows whose agent is suspended: it has no room at all.
 //! - *Past backlogs*. A backlog's rows are the oldest of all, and along `alarms_due_idx` there is no way around them. So rows are
 //!   found by owner: the owners of rows that became due since the last look (the rest was seen then), those whose backlog has
 //!   room again, and once in a while every owner there is, because a hint may be lost and a row may come with an instant
@@ -80,6 +80,8 @@ pub struct Look<'a> {
     pub room: Room<'a>,
     /// Whether to take rows, one at a time, that were claimed again and again without a result.
     pub suspects: bool,
+    /// Whether to take sessions' timers.
+    pub sessions: bool,
     /// `None`: nobody is known to have one.
     pub backlog: Option<Backlog<'a>>,
 }
@@ -96,6 +98,8 @@ pub struct Found {
     pub unreadable: Vec<Unreadable>,
     /// Owners that have more due than room.
     pub crowded: Vec<String>,
+    /// Those of them that have no room because they are suspended, whatever lands.
+    pub suspended: Vec<String>,
     /// Some that are taken alone were due: others, or they, are still waiting.
     pub suspects: bool,
     /// Past backlogs: nothing else was left that this look could have found.
@@ -127,7 +131,8 @@ async fn found(db: &mut PgConnection, look: &Look<'_>) -> Result<Found, sqlx::Er
         peers: if look.beat.is_some() { Some(peers(first)?) } else { None },
         claims: Vec::with_capacity(rows.len()),
         unreadable: Vec::new(),
-        crowded: first.try_get::<Option<Vec<String>>, _>("crowded")?.unwrap_or_default(),
+        crowded: first.try_get::<Option<_>, _>("crowded")?.unwrap_or_default(),
+        suspended: first.try_get::<Option<_>, _>("suspended")?.unwrap_or_default(),
         suspects: first.try_get("suspects")?,
         whole: first.try_get("whole")?,
         next_at: first.try_get("next_at")?,
@@ -164,6 +169,7 @@ fn bind<'q>(query: Query<'q, Postgres, PgArguments>, look: &'q Look<'_>) -> Quer
         .bind(int(look.room.of_owner))
         .bind(SUSPECT_CLAIMS)
         .bind(look.suspects)
+        .bind(look.sessions)
 }
 
 fn peers(row: &sqlx::postgres::PgRow) -> Result<Vec<Sighting>, sqlx::Error> {

@@ -26,10 +26,11 @@ pub use settle::{Attempt, Folded, Settlement};
 use super::alarms::When;
 use crate::domain::{
     alarm::{Status, Subject, Timing},
-    ids::{AlarmId, ClaimToken, DeliveryId, ScheduleEpoch},
+    ids::{AlarmId, ClaimToken, DeliveryId, ScheduleEpoch, ServiceCallId},
     occurrence::Occurrence,
     payload::Payload,
-    wake::Wake,
+    session::{KeyError, SessionKey},
+    wake::{Addressee, Wake},
 };
 
 /// Channel of hints that a resource's row has changed; the payload is `<cluster id>/<namespace>/<name>`.
@@ -56,7 +57,17 @@ pub struct Claim {
     pub offset: TimeDelta,
     /// Up to where the slots of its series are told.
     pub series_at: DateTime<Utc>,
+    /// Of a session's timer, which one: it is promoted to an event of its session, and the wake that follows is that event's.
+    pub session: Option<SessionTimer>,
+    /// What goes out; of a session's timer nothing does.
     pub wake: Wake,
+}
+
+/// Which timer of which session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionTimer {
+    pub session: SessionKey,
+    pub timer_id: String,
 }
 
 impl Claim {
@@ -93,6 +104,9 @@ struct Row {
     first_claimed_at: DateTime<Utc>,
     claims: i32,
     subject: String,
+    service_call_id: Option<String>,
+    session_key: Option<String>,
+    timer_id: Option<String>,
     owner_did: String,
     user_id: String,
     label: String,
@@ -118,6 +132,14 @@ fn read(id: AlarmId, token: ClaimToken, row: &PgRow) -> Result<Claim, String> {
     // The schema keeps them from being negative.
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
     let failure_count = count(row.failure_count);
+    let call = row.service_call_id.map(ServiceCallId::try_from).transpose();
+    let to = match call.map_err(|error| format!("service_call_id {error}"))? {
+        Some(id) => Addressee::ServiceCall { id, reached_at: row.claimed_at },
+        None => Addressee::Agent,
+    };
+    let session = row.session_key.map(|key| key.parse()).transpose();
+    let session = session.map_err(|error: KeyError| format!("session_key {error}"))?;
+    let session = session.zip(row.timer_id).map(|(session, timer_id)| SessionTimer { session, timer_id });
     Ok(Claim {
         token,
         epoch,
@@ -131,7 +153,9 @@ fn read(id: AlarmId, token: ClaimToken, row: &PgRow) -> Result<Claim, String> {
         timing: row.when.timing()?,
         offset: row.when.offset()?,
         series_at: row.series_at.unwrap_or(row.scheduled_for),
+        session,
         wake: Wake {
+            to,
             alarm_id: id,
             delivery_id: DeliveryId::of(id, epoch, row.scheduled_for),
             scheduled_for: row.scheduled_for,

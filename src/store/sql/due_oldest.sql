@@ -3,27 +3,30 @@ due AS MATERIALIZED (
     SELECT id, owner_did, next_fire_at, claims, pg_column_size(payload) + octet_length(wake_message) AS bytes
     FROM alarms
     WHERE status = 'active'
-      -- Timers have no delivery of their own yet: they wait.
-      AND subject = 'agent'
       AND next_fire_at <= now()
       AND (claimed_until IS NULL OR claimed_until <= now())
       AND ($12 OR claims < $11)
+      AND ($13 OR subject <> 'session')
       AND (SELECT claim FROM may)
     ORDER BY next_fire_at
     LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), ranked AS (
-    SELECT due.id, due.owner_did, due.claims, coalesce(busy.room, $10) AS room,
+    SELECT due.id, due.owner_did, due.claims, agents.did IS NOT NULL AS suspended,
+           CASE WHEN agents.did IS NULL THEN coalesce(busy.room, $10) ELSE 0 END AS room,
            row_number() OVER (PARTITION BY due.owner_did ORDER BY due.next_fire_at, due.id) AS of_owner,
            row_number() OVER by_age AS place,
            sum(due.bytes) OVER by_age - due.bytes AS bytes_before,
            first_value(due.claims) OVER by_age AS eldest_claims
-    FROM due LEFT JOIN busy USING (owner_did)
+    FROM due
+    LEFT JOIN busy USING (owner_did)
+    LEFT JOIN agents ON agents.did = due.owner_did AND agents.suspended
     WINDOW by_age AS (ORDER BY due.next_fire_at, due.id)
 ), taken AS (
     SELECT id FROM ranked
     WHERE of_owner <= room AND bytes_before < $7
       AND CASE WHEN eldest_claims >= $11 THEN place = 1 ELSE claims < $11 END
 ),
+crowd AS (SELECT DISTINCT owner_did, suspended FROM ranked WHERE of_owner > room),
 -- Nobody has a backlog: nothing to survey.
 surveyed AS (SELECT true AS whole),

@@ -1,15 +1,15 @@
--- Some owners ($13) have more due than they have room for. Reading on along alarms_due_idx would mean reading through all of it,
--- so rows are found by owner instead. Whose: those with a row that became due since $14, those with a backlog and room again,
--- and, when $15 says so, every owner there is, one probe of alarms_owner_due_idx each.
+-- Some owners ($14) have more due than they have room for, or are suspended and have none. Reading on along alarms_due_idx would
+-- mean reading through all of it, so rows are found by owner instead. Whose: those with a row that became due since $15, those with a backlog and room again,
+-- and, when $16 says so, every owner there is, one probe of alarms_owner_due_idx each.
 fresh AS (
     SELECT owner_did, next_fire_at
     FROM alarms
-    WHERE status = 'active' AND next_fire_at > $14 AND next_fire_at <= now()
+    WHERE status = 'active' AND next_fire_at > $15 AND next_fire_at <= now()
     ORDER BY next_fire_at
     -- A backlog may grow while we look: not more than this is read of it.
     LIMIT 1000
 ), everyone AS (
-    (SELECT owner_did, next_fire_at FROM alarms WHERE status = 'active' AND $15 ORDER BY owner_did, next_fire_at LIMIT 1)
+    (SELECT owner_did, next_fire_at FROM alarms WHERE status = 'active' AND $16 ORDER BY owner_did, next_fire_at LIMIT 1)
     UNION ALL
     SELECT later.owner_did, later.next_fire_at
     FROM everyone
@@ -19,17 +19,19 @@ fresh AS (
         ORDER BY owner_did, next_fire_at LIMIT 1
     ) AS later
 ), waiting AS (
-    SELECT found.owner_did, coalesce(min(busy.room), $10) AS room, min(found.next_fire_at) AS since
+    SELECT found.owner_did, agents.did IS NOT NULL AS suspended, min(found.next_fire_at) AS since,
+           CASE WHEN agents.did IS NULL THEN coalesce(min(busy.room), $10) ELSE 0 END AS room
     FROM (
-        SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($13)
+        SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($14)
         UNION ALL
-        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND owner_did <> ALL ($13)
+        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND owner_did <> ALL ($14)
         UNION ALL
         SELECT owner_did, (SELECT min(next_fire_at) FROM alarms WHERE status = 'active' AND alarms.owner_did = backlog.owner_did)
-        FROM unnest($13::text[]) AS backlog (owner_did)
+        FROM unnest($14::text[]) AS backlog (owner_did)
     ) AS found
     LEFT JOIN busy ON busy.owner_did = found.owner_did
-    GROUP BY found.owner_did
+    LEFT JOIN agents ON agents.did = found.owner_did AND agents.suspended
+    GROUP BY found.owner_did, agents.did
 ), due AS MATERIALIZED (
     SELECT oldest.id, waiting.owner_did, waiting.room, oldest.next_fire_at, oldest.claims, oldest.bytes
     FROM (SELECT * FROM waiting WHERE room > 0 ORDER BY since) AS waiting
@@ -37,10 +39,10 @@ fresh AS (
         SELECT id, next_fire_at, claims, pg_column_size(payload) + octet_length(wake_message) AS bytes
         FROM alarms
         WHERE status = 'active' AND alarms.owner_did = waiting.owner_did
-          AND subject = 'agent'
           AND next_fire_at <= now()
           AND (claimed_until IS NULL OR claimed_until <= now())
           AND ($12 OR claims < $11)
+          AND ($13 OR subject <> 'session')
           AND (SELECT claim FROM may)
         ORDER BY next_fire_at
         -- One more than any owner has room for tells that there is a backlog.
@@ -69,9 +71,16 @@ fresh AS (
     ) AS locked
     WHERE chosen.place <= $5
 ),
+-- A suspended owner is told of with every look, as long as anything of its is due: it was asked about as one that has room, and who
+-- is not told of counts as having no backlog any more.
+crowd AS (
+    SELECT owner_did, false AS suspended FROM ranked WHERE of_owner > room
+    UNION
+    SELECT owner_did, true FROM waiting WHERE suspended AND since <= now()
+),
 -- Was anything left that this look could have found? What is taken alone leaves the others behind, as does what fits no more.
 -- When everybody was asked, it does not matter that not all that is fresh was read.
 surveyed AS (
-    SELECT ($15 OR (SELECT count(*) FROM fresh) < 1000) AND (SELECT count(*) FROM chosen) <= $5
+    SELECT ($16 OR (SELECT count(*) FROM fresh) < 1000) AND (SELECT count(*) FROM chosen) <= $5
            AND NOT EXISTS (SELECT FROM ranked WHERE claims >= $11 OR bytes_before >= $7) AS whole
 ),

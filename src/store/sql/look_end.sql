@@ -5,7 +5,7 @@ claimed AS (
     FROM taken
     WHERE alarms.id = taken.id
     RETURNING
-        alarms.id, subject, claim_token, schedule_epoch, claimed_at, first_claimed_at, alarms.claims, owner_did, user_id, label, kind,
+        alarms.id, subject, service_call_id, session_key, timer_id, claim_token, schedule_epoch, claimed_at, first_claimed_at, alarms.claims, owner_did, user_id, label, kind,
         fire_at, cron_expr, timezone, starts_at, ends_at, spread, spread_offset, misfire, max_lateness, created_at,
         conversation_id, wake_message, payload::text AS payload, correlation_id,
         scheduled_for, series_at, next_fire_at, failure_count, max_failures, occurrence_missed
@@ -13,7 +13,8 @@ claimed AS (
 SELECT look.*, claimed.*
 FROM (
     SELECT now() AS looked_at, may.held, surveyed.whole, peers.*,
-        (SELECT array_agg(DISTINCT owner_did) FROM ranked WHERE of_owner > room) AS crowded,
+        (SELECT array_agg(owner_did) FROM crowd) AS crowded,
+        (SELECT array_agg(owner_did) FROM crowd WHERE suspended) AS suspended,
         -- Taken alone, or left for later because of it: either way there may be more.
         EXISTS (SELECT FROM ranked WHERE claims >= $11) AS suspects,
         -- Rows already due are not asked for: they are being claimed, or cannot be, and must not shorten the wait. Nor what is

@@ -25,7 +25,8 @@ WITH result AS (
         failure_count = result.failure_count,
         last_error = result.last_error,
         fired_count = fired_count + CASE WHEN result.fired THEN 1 ELSE 0 END,
-        last_fired_at = CASE WHEN result.fired THEN now() ELSE last_fired_at END,
+        -- A service call is told when its timer was reached: the row says the same instant.
+        last_fired_at = CASE WHEN NOT result.fired THEN last_fired_at WHEN subject = 'service_call' THEN alarms.claimed_at ELSE now() END,
         occurrence_missed = result.missed,
         missed_count = missed_count + result.passed,
         claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL, claims = 0, first_claimed_at = NULL,

@@ -6,6 +6,7 @@ mod hints;
 mod hold;
 mod late;
 mod poison;
+mod suspended;
 mod suspects;
 mod wait;
 

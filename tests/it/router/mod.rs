@@ -14,7 +14,7 @@ use chronos::{
         payload::Payload,
         signature::SigningKey,
         trace::Trace,
-        wake::Wake,
+        wake::{Addressee, Wake},
     },
     router::Router,
 };
@@ -26,6 +26,7 @@ const TRACE: Trace = Trace { trace_id: 0x4bf9, span_id: 0xb7, sampled: true };
 
 fn wake() -> Wake {
     Wake {
+        to: Addressee::Agent,
         alarm_id: AlarmId::from_uuid(Uuid::from_u128(1)),
         delivery_id: DeliveryId::from_uuid(Uuid::from_u128(2)),
         scheduled_for: "2026-11-16T09:00:00Z".parse().unwrap(),

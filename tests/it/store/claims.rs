@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use chronos::{
     domain::{
-        alarm::{Draft, Status},
-        ids::WorkerId,
+        alarm::{Draft, Status, Subject},
+        ids::{ServiceCallId, WorkerId},
         ladder::Ladder,
         occurrence::{self, Answer, Outcome},
+        wake::Addressee,
     },
     store::{
         Store,
         alarms::Alarm,
-        claims::{Attempt, Backlog, Claim, Found, Look, Room, Settlement},
+        claims::{Attempt, Backlog, Claim, Found, Look, Room, SessionTimer, Settlement},
     },
 };
 use uuid::Uuid;
@@ -244,4 +245,81 @@ async fn past_a_backlog_what_became_due_since_is_found_at_once_and_what_was_over
     assert_eq!((found.claims.len(), &*found.crowded), (1, &[ann.as_str().to_owned()][..]), "room for one of two");
     let found = store.look(&past(false, 1)).await.unwrap();
     assert_eq!((found.claims.len(), found.crowded.len()), (1, 0), "the last");
+}
+
+#[tokio::test]
+async fn a_suspended_owners_rows_are_passed_over_and_told_of_whichever_way_is_looked() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let mut db = database.connect().await;
+    let (ann, beat) = (ann(), a_beat());
+    due(&database, &store, vec![in_an_hour(), in_an_hour()]).await;
+    let other = create(&store, &bob(), in_an_hour()).await;
+    execute(&mut db, &format!("UPDATE alarms SET next_fire_at = now() WHERE id = '{}'", other.id)).await;
+    execute(
+        &mut db,
+        &format!(
+            "INSERT INTO agents (did, public_key, suspended, source)
+             VALUES ('{}', 'd75a980182b10ab7' || repeat('0', 48), true, 'cli')",
+            ann.as_str()
+        ),
+    )
+    .await;
+    let found = claim_with(&store, room()).await;
+    assert_eq!(ids(&found.claims), ids_of(&[&other]));
+    assert_eq!((&*found.crowded, &*found.suspended), (&[ann.to_string()][..], &[ann.to_string()][..]));
+
+    // Past backlogs, whether or not it is known to have one: who is not told of would be looked for along the oldest again.
+    let seen_until = store.now().await.unwrap();
+    for (owners, survey) in [(vec![ann.as_str()], false), (vec![ann.as_str()], true), (vec!["nobody"], true)] {
+        let past = Look { backlog: Some(Backlog { owners, seen_until, survey }), ..look(&beat) };
+        let found = store.look(&past).await.unwrap();
+        assert!(found.claims.is_empty() && found.whole, "{found:?}");
+        assert_eq!((&*found.crowded, &*found.suspended), (&[ann.to_string()][..], &[ann.to_string()][..]));
+    }
+    execute(&mut db, "UPDATE agents SET suspended = false").await;
+    let past = Backlog { owners: vec![ann.as_str()], seen_until, survey: false };
+    let found = store.look(&Look { backlog: Some(past), ..look(&beat) }).await.unwrap();
+    assert_eq!((found.claims.len(), found.crowded.len(), found.suspended.len()), (2, 0, 0));
+}
+
+#[tokio::test]
+async fn timers_are_claimed_like_alarms_and_say_whose_they_are() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let mut db = database.connect().await;
+    let (ann, beat) = (ann(), a_beat());
+    let call: ServiceCallId = "call-1".parse().unwrap();
+    store.register_service_call(&ann, &call).await.unwrap();
+    let names = "owner_did, user_id, correlation_id, kind, fire_at, scheduled_for, next_fire_at";
+    let values = format!("'{ann}', 'ann', 'request-7', 'once', now(), now(), now()");
+    execute(
+        &mut db,
+        &format!(
+            "INSERT INTO alarms (subject, service_call_id, registered_at, {names})
+             VALUES ('service_call', 'call-1', now(), {values});
+             INSERT INTO sessions (session_key, owner_did, user_id) VALUES ('ann:agent:thread', '{ann}', 'ann');
+             INSERT INTO alarms (subject, source, session_key, timer_id, {names})
+             VALUES ('session', 'session', 'ann:agent:thread', 'tea', {values})"
+        ),
+    )
+    .await;
+
+    let oldest = Look { sessions: false, ..look(&beat) };
+    let [timer] = store.look(&oldest).await.unwrap().claims.try_into().unwrap();
+    assert_eq!(timer.wake.to, Addressee::ServiceCall { id: call, reached_at: timer.claimed_at });
+    assert_eq!((timer.subject, &timer.session), (Subject::ServiceCall, &None));
+    let past = Backlog { owners: vec![ann.as_str()], seen_until: timer.claimed_at, survey: true };
+    let past = Look { backlog: Some(past), ..oldest };
+    assert!(store.look(&past).await.unwrap().claims.is_empty(), "sessions' timers wait until they are asked for");
+
+    let [session] = store.look(&Look { sessions: true, ..past }).await.unwrap().claims.try_into().unwrap();
+    let promoted = SessionTimer { session: "ann:agent:thread".parse().unwrap(), timer_id: "tea".to_owned() };
+    assert_eq!((session.subject, session.session), (Subject::Session, Some(promoted)));
+
+    // What the event said is what the row says, however long the answer took.
+    let outcomes = store.settle_under_token(worker(), &[(&timer, &accepted(&timer))]).await.unwrap();
+    assert_eq!(outcomes, [Outcome::Delivered]);
+    let reached = store.find_timer(&ann, &"call-1".parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(reached.reached_at, Some(timer.claimed_at));
 }

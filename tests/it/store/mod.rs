@@ -66,6 +66,7 @@ fn look(beat: &Beat) -> Look<'_> {
         lease: LEASE,
         room: Room { rows: 100, bytes: usize::MAX, of_owner: 100, owners: Vec::new() },
         suspects: true,
+        sessions: true,
         backlog: None,
     }
 }

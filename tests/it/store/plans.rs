@@ -107,6 +107,7 @@ fn claim_of<'q>(statement: AssertSqlSafe<String>, most: i64, room: i32) -> Query
         .bind(32)
         .bind(4)
         .bind(true)
+        .bind(true)
 }
 
 #[tokio::test]

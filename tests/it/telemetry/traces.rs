@@ -14,7 +14,7 @@ use chronos::{
         occurrence::Outcome,
         payload::Payload,
         trace::Trace,
-        wake::Wake,
+        wake::{Addressee, Wake},
     },
     telemetry::traces::{self, Span},
 };
@@ -51,6 +51,7 @@ async fn collector() -> (String, Received, JoinSet<()>) {
 
 fn wake(delivery: u128, attempt: u32) -> Wake {
     Wake {
+        to: Addressee::Agent,
         alarm_id: AlarmId::from_uuid(Uuid::from_u128(1)),
         delivery_id: DeliveryId::from_uuid(Uuid::from_u128(delivery)),
         scheduled_for: "2026-11-16T09:00:00Z".parse().unwrap(),

@@ -32,7 +32,7 @@ use crate::{
     domain::ids::WorkerId,
     http,
     leader::{self, Election, Leadership, Standing},
-    router::Router,
+    router::{Addresses, Router, Secrets},
     store::{self, Store},
     telemetry::{chain, metrics, probes, traces},
     upkeep::{Retention, Upkeep},
@@ -212,12 +212,13 @@ impl Process {
         election: Option<Election>,
     ) -> anyhow::Result<()> {
         let store = self.connect(database, store::DISPATCH, database.dispatch_pool).await?;
-        let (token, keys) = (&dispatch.wake_token, dispatch.signing_keys);
-        let router = Router::new(dispatch.wake_url, token, keys, dispatch.wake_timeout, Arc::clone(&self.clock))?;
+        let current = secrets(&dispatch);
+        let addresses = Addresses { router: dispatch.wake_url, sink: dispatch.sink_url };
+        let router = Router::new(addresses, current, dispatch.wake_timeout, Arc::clone(&self.clock))?;
         let renewed = router.clone();
         self.renewals.push(Box::new(move |config| {
             let Some(dispatch) = &config.dispatch else { return Ok(()) };
-            Ok(renewed.renew(&dispatch.wake_token, dispatch.signing_keys.clone())?)
+            Ok(renewed.renew(secrets(dispatch))?)
         }));
         let limits = Limits {
             tick: dispatch.tick,
@@ -345,6 +346,14 @@ async fn while_leading(controller: Controller, mut leadership: Leadership, stop:
             () = stop.cancelled() => return,
             () = leadership.changed() => {}
         }
+    }
+}
+
+fn secrets(dispatch: &config::Dispatch) -> Secrets {
+    Secrets {
+        wake_token: dispatch.wake_token.clone(),
+        sink_token: dispatch.sink_token.clone(),
+        signing_keys: dispatch.signing_keys.clone(),
     }
 }
 

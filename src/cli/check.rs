@@ -15,14 +15,18 @@ use crate::{
     telemetry::chain,
 };
 
+const WAKE_URL: &str = "CHRONOS_ROUTER_WAKE_URL";
+const SINK_URL: &str = "CHRONOS_TIMER_SINK_URL";
+
 /// How long the router, or the API server, may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 #[command(after_help = "\
 Reads the settings of `chronosd run` from the environment and looks at each thing by itself, one
-line each: configuration, database, schema, CRDs, router. A line begins with ok or FAIL. The router
-is only connected to: no wake is sent, and no token. What CHRONOS_ROLES do not need is skipped.
+line each: configuration, database, schema, CRDs, router, and the timer sink if it is another than
+the router. A line begins with ok or FAIL. Router and sink are only connected to: no wake is sent,
+and no token. What CHRONOS_ROLES do not need is skipped.
 
 Example:
   CHRONOS_ROLES=dispatch chronosd check && chronosd run
@@ -48,13 +52,16 @@ pub async fn check(options: Options, given: impl Fn() -> Given) -> anyhow::Resul
         Ok(database) => look_at_database(database).await,
         Err(problems) => (Err(format!("not looked at: {}", joined(problems))), no_schema()),
     };
-    let findings = [
+    let mut findings = vec![
         ("configuration", configured(config.as_ref())),
         ("database", reachable),
         ("schema", schema),
         ("CRDs", look_at_cluster(&cluster, roles).await),
         ("router", look_at_router(config.as_ref().ok(), &given(), roles).await),
     ];
+    if let Some(sink) = look_at_sink(config.as_ref().ok(), &given(), roles).await {
+        findings.push(("timer sink", sink));
+    }
     let line = |(name, finding): &(&str, Finding)| match finding {
         Ok(fine) => format!("ok    {name}: {fine}\n"),
         Err(wrong) => format!("FAIL  {name}: {wrong}\n"),
@@ -167,19 +174,36 @@ async fn look_at_router(config: Option<&Config>, given: &Given, roles: Roles) ->
     if !roles.dispatch {
         return Ok("skipped: only role dispatch talks to it".to_owned());
     }
-    let url = match config.and_then(|config| config.dispatch.as_ref()) {
-        Some(dispatch) => dispatch.wake_url.clone(),
-        None => match given.get("CHRONOS_ROUTER_WAKE_URL").map_or(Ok(default_url()), Url::parse) {
-            Ok(url) => url,
-            Err(_) => return Err("not looked at: CHRONOS_ROUTER_WAKE_URL cannot be used, as above".to_owned()),
+    match config.and_then(|config| config.dispatch.as_ref()) {
+        Some(dispatch) => knock(&dispatch.wake_url, WAKE_URL).await,
+        None => match given.get(WAKE_URL).map_or(Ok(default_url()), Url::parse) {
+            Ok(url) => knock(&url, WAKE_URL).await,
+            Err(_) => Err(format!("not looked at: {WAKE_URL} cannot be used, as above")),
         },
-    };
+    }
+}
+
+/// Where service calls are told of their timers; `None`: where the router is, or nobody is told.
+async fn look_at_sink(config: Option<&Config>, given: &Given, roles: Roles) -> Option<Finding> {
+    if !roles.dispatch {
+        return None;
+    }
+    match config.and_then(|config| config.dispatch.as_ref()) {
+        Some(dispatch) if dispatch.sink_url == dispatch.wake_url => None,
+        Some(dispatch) => Some(knock(&dispatch.sink_url, SINK_URL).await),
+        None => match Url::parse(given.get(SINK_URL).filter(|url| !url.is_empty())?) {
+            Ok(url) => Some(knock(&url, SINK_URL).await),
+            Err(_) => Some(Err(format!("not looked at: {SINK_URL} cannot be used, as above"))),
+        },
+    }
+}
+
+/// Whether anybody takes connections at the address that this variable names.
+async fn knock(url: &Url, variable: &str) -> Finding {
     let origin = url.origin().ascii_serialization();
-    let remedy = "start it, or set CHRONOS_ROUTER_WAKE_URL";
+    let remedy = format!("start it, or set {variable}");
     let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
-        return Err(
-            "CHRONOS_ROUTER_WAKE_URL names no host; give one such as http://router:8088/internal/wake".to_owned()
-        );
+        return Err(format!("{variable} names no host; give one such as http://router:8088/internal/wake"));
     };
     // An IPv6 address stands in brackets in a URL and without them elsewhere.
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -191,7 +215,7 @@ async fn look_at_router(config: Option<&Config>, given: &Given, roles: Roles) ->
     }
 }
 
-/// Whether the router's certificate is good, by the trust that wakes go by: a HEAD of the origin's root, without a token. Whatever is
+/// Whether a certificate is good, by the trust that wakes go by: a HEAD of the origin's root, without a token. Whatever is
 /// answered will do.
 async fn greet(origin: &str) -> Finding {
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().timeout(PATIENCE);
@@ -210,7 +234,7 @@ async fn greet(origin: &str) -> Finding {
 
 /// As the settings have it.
 fn default_url() -> Url {
-    let setting = SETTINGS.iter().find(|setting| setting.name == "CHRONOS_ROUTER_WAKE_URL");
+    let setting = SETTINGS.iter().find(|setting| setting.name == WAKE_URL);
     let default = setting.and_then(|setting| setting.default).and_then(|text| text.parse().ok());
     default.expect("the setting has a default that is a URL")
 }

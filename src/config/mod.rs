@@ -17,7 +17,7 @@ use std::{fmt, net::IpAddr, time::Duration};
 use secrecy::SecretString;
 use url::Url;
 
-use crate::domain::{access::Keyring, ladder::Ladder, signature::SigningKey};
+use crate::domain::{access::Keyring, ladder::Ladder, session::autonomy::Restraint, signature::SigningKey};
 
 pub use files::Files;
 pub use given::Given;
@@ -39,6 +39,7 @@ pub struct Config {
     pub api: Option<Api>,
     pub dispatch: Option<Dispatch>,
     pub controller: Controller,
+    pub autonomy: Autonomy,
     /// The collector of traces, if there is one: OTLP's base address.
     pub collector: Option<Url>,
     /// Where the Leases live; `None`: where the cluster's credentials say.
@@ -95,6 +96,10 @@ pub enum Enrolment {
 pub struct Dispatch {
     pub wake_url: Url,
     pub wake_token: SecretString,
+    /// Where service calls are told that a due time was reached.
+    pub sink_url: Url,
+    /// The wake token, unless the sink has one of its own.
+    pub sink_token: SecretString,
     /// Empty: wakes are not signed. Several: signed with each.
     pub signing_keys: Vec<SigningKey>,
     pub wake_timeout: Duration,
@@ -131,6 +136,18 @@ pub struct Controller {
     pub cluster_name: String,
     /// How long a resource must be gone before its alarm is cancelled.
     pub orphan_grace: Duration,
+}
+
+/// Sessions that follow up by themselves.
+#[derive(Clone, Debug)]
+pub struct Autonomy {
+    /// If not, there are no sessions, and their timers wait untouched.
+    pub enabled: bool,
+    pub restraint: Restraint,
+    /// How long a client may take to acknowledge a message before it is sent again.
+    pub ack: Duration,
+    /// Days for which what a session has worked through is kept; `None`: for ever.
+    pub retention_days: Option<u32>,
 }
 
 impl fmt::Debug for Api {

@@ -60,6 +60,15 @@ pub const SETTINGS: &[Setting] = &[
         "CHRONOS_WAKE_SIGNING_SECRET",
         "Signs wakes as Standard Webhooks has it: whsec_<base64>; several, comma separated, during a rotation; unset: no signature",
     ),
+    plain(
+        "CHRONOS_TIMER_SINK_URL",
+        None,
+        "Where service calls are told that a timer's due time was reached; default: where wakes go",
+    ),
+    secret(
+        "CHRONOS_TIMER_SINK_TOKEN",
+        "Bearer that the timer sink expects; default: the wake token, if the sink is on the same origin as the router",
+    ),
     plain("CHRONOS_WAKE_TIMEOUT_SECONDS", Some("60"), "Deadline of one delivery; a cold agent takes 30 to 45 s"),
     plain("CHRONOS_TICK_MS", Some("1000"), "Heartbeat: how often to look for due alarms when nothing hints at one"),
     plain("CHRONOS_LEASE_SECONDS", Some("120"), "How long a claim holds before another dispatcher may take the alarm"),
@@ -92,6 +101,27 @@ pub const SETTINGS: &[Setting] = &[
     plain("CHRONOS_RETRY_JITTER", Some("0.1"), "Share by which a rung after the first varies"),
     plain("CHRONOS_ATTEMPT_RETENTION_DAYS", Some("30"), "How long what became of every attempt is kept"),
     plain("CHRONOS_ALARM_RETENTION_DAYS", None, "How long alarms that are over are kept; unset: for ever"),
+    plain(
+        "CHRONOS_AUTONOMY_ENABLED",
+        Some("true"),
+        "Whether there are sessions that follow up by themselves; false: none is served, and their timers wait untouched",
+    ),
+    plain(
+        "CHRONOS_AUTONOMY_MAX_CONSECUTIVE",
+        Some("3"),
+        "Messages that a session's agent may send unasked before its user says something",
+    ),
+    plain("CHRONOS_AUTONOMY_COOLDOWN_MS", Some("15000"), "Shortest time between two such messages"),
+    plain(
+        "CHRONOS_AUTONOMY_ACK_MS",
+        Some("30000"),
+        "How long a session's client may take to acknowledge a message before it is sent again",
+    ),
+    plain(
+        "CHRONOS_AUTONOMY_RETENTION_DAYS",
+        None,
+        "How long what a session has worked through is kept; unset: for ever",
+    ),
     plain("CHRONOS_API_POOL", Some("10"), "Database connections of the facade"),
     plain("CHRONOS_DISPATCH_POOL", Some("10"), "Database connections of the dispatcher"),
     plain("CHRONOS_WATCH_NAMESPACES", Some(""), "Namespaces the controller watches, comma separated; empty: all"),

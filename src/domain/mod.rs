@@ -46,3 +46,8 @@ use chrono::{DateTime, SecondsFormat, Utc};
 pub fn rfc3339(instant: DateTime<Utc>) -> String {
     instant.to_rfc3339_opts(SecondsFormat::AutoSi, true)
 }
+
+/// An instant as the timers of service calls spell it: three digits of a second, always.
+pub fn rfc3339_millis(instant: DateTime<Utc>) -> String {
+    instant.to_rfc3339_opts(SecondsFormat::Millis, true)
+}

@@ -1,4 +1,5 @@
-//! Client of the downstream router: one wake out, one [`Answer`] back.
+//! Client of the downstream router: one wake out, one [`Answer`] back. What service calls are told goes out by the same client, to a
+//! sink that may be somebody else, with a bearer of its own then.
 //!
 //! [`wire`] builds the request, [`answer`] reads the response; both are pure. This file does the talking. Redirects are
 //! not followed and no proxy is taken from the environment: the bearer goes to the configured address and nowhere else.
@@ -34,7 +35,7 @@ use crate::{
         occurrence::Answer,
         signature::{self, SigningKey},
         trace::Trace,
-        wake::Wake,
+        wake::{Addressee, Wake},
     },
 };
 
@@ -49,8 +50,8 @@ const IDLE: Duration = Duration::from_secs(50);
 pub enum Error {
     #[error("building the client of the router")]
     Client(#[source] reqwest::Error),
-    #[error("CHRONOS_WAKE_TOKEN cannot stand in a header: only visible ASCII characters can")]
-    Token,
+    #[error("{0} cannot stand in a header: only visible ASCII characters can")]
+    Token(&'static str),
 }
 
 /// Whoever takes wakes: the router over HTTP. Benchmarks that want to see the dispatcher alone put somebody in its place who takes
@@ -60,36 +61,60 @@ pub trait Receive: Send + Sync {
     fn wake<'a>(&'a self, wake: &'a Wake, trace: &'a Trace) -> BoxFuture<'a, Answer>;
 }
 
+/// Where what goes.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    /// Wakes of agents and sessions.
+    pub router: Url,
+    /// Events of service calls.
+    pub sink: Url,
+}
+
+/// What proves that it comes from us.
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    pub wake_token: SecretString,
+    pub sink_token: SecretString,
+    /// Over everything that goes out, wherever it goes.
+    pub signing_keys: Vec<SigningKey>,
+}
+
 #[derive(Clone)]
 pub struct Router {
     client: Client,
-    url: Url,
+    addresses: Addresses,
     /// Each wake goes out with the newest.
     credentials: Arc<RwLock<Arc<Credentials>>>,
     timeout: Duration,
     clock: Arc<dyn Clock>,
 }
 
-/// What proves to the router that a wake is ours.
+/// The secrets, ready to be sent.
 struct Credentials {
-    bearer: HeaderValue,
+    router: HeaderValue,
+    sink: HeaderValue,
     signing_keys: Vec<SigningKey>,
 }
 
 impl Credentials {
-    fn new(token: &SecretString, signing_keys: Vec<SigningKey>) -> Result<Arc<Self>, Error> {
-        let mut bearer =
-            HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| Error::Token)?;
-        bearer.set_sensitive(true);
-        Ok(Arc::new(Self { bearer, signing_keys }))
+    fn new(secrets: Secrets) -> Result<Arc<Self>, Error> {
+        let Secrets { wake_token, sink_token, signing_keys } = secrets;
+        let router = bearer(&wake_token).ok_or(Error::Token("CHRONOS_WAKE_TOKEN"))?;
+        let sink = bearer(&sink_token).ok_or(Error::Token("CHRONOS_TIMER_SINK_TOKEN"))?;
+        Ok(Arc::new(Self { router, sink, signing_keys }))
     }
+}
+
+fn bearer(token: &SecretString) -> Option<HeaderValue> {
+    let mut bearer = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).ok()?;
+    bearer.set_sensitive(true);
+    Some(bearer)
 }
 
 impl Router {
     pub fn new(
-        url: Url,
-        token: &SecretString,
-        signing_keys: Vec<SigningKey>,
+        addresses: Addresses,
+        secrets: Secrets,
         timeout: Duration,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
@@ -104,13 +129,13 @@ impl Router {
             .user_agent(concat!("chronos/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(Error::Client)?;
-        let credentials = Arc::new(RwLock::new(Credentials::new(token, signing_keys)?));
-        Ok(Self { client, url, credentials, timeout, clock })
+        let credentials = Arc::new(RwLock::new(Credentials::new(secrets)?));
+        Ok(Self { client, addresses, credentials, timeout, clock })
     }
 
-    /// Takes another token and other keys, for this client and all its clones: the next wake carries them.
-    pub fn renew(&self, token: &SecretString, signing_keys: Vec<SigningKey>) -> Result<(), Error> {
-        let renewed = Credentials::new(token, signing_keys)?;
+    /// Takes other tokens and keys, for this client and all its clones: the next wake carries them.
+    pub fn renew(&self, secrets: Secrets) -> Result<(), Error> {
+        let renewed = Credentials::new(secrets)?;
         *self.credentials.write().unwrap_or_else(PoisonError::into_inner) = renewed;
         Ok(())
     }
@@ -120,6 +145,10 @@ impl Router {
         // One deadline over connect, headers and body.
         let deadline = Instant::now() + self.timeout;
         let credentials = Arc::clone(&self.credentials.read().unwrap_or_else(PoisonError::into_inner));
+        let (url, bearer) = match wake.to {
+            Addressee::Agent | Addressee::Session { .. } => (&self.addresses.router, &credentials.router),
+            Addressee::ServiceCall { .. } => (&self.addresses.sink, &credentials.sink),
+        };
         let body = wire::body(wake);
         let mut headers = wire::headers(wake, trace);
         let timestamp = self.clock.now().timestamp();
@@ -128,8 +157,8 @@ impl Router {
         }
         let request = self
             .client
-            .post(self.url.clone())
-            .header(AUTHORIZATION, credentials.bearer.clone())
+            .post(url.clone())
+            .header(AUTHORIZATION, bearer.clone())
             .header(CONTENT_TYPE, "application/json")
             .headers(headers)
             .body(body);

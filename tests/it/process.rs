@@ -38,6 +38,7 @@ async fn a_setting_that_cannot_be_worked_with_is_named_and_nothing_starts() {
         ("CHRONOS_POSTGRES_URI", "mysql://chronos:hunter2@localhost/chronos", "does not begin with postgres://"),
         ("CHRONOS_POSTGRES_URI", "postgres://chronos:hunter2@localhost:here/chronos", "cannot be understood"),
         ("CHRONOS_LEASE_SECONDS", "61", "is 61 s, shorter than CHRONOS_WAKE_TIMEOUT_SECONDS (60 s)"),
+        ("CHRONOS_TIMER_SINK_TOKEN", "", "is empty; set it to the bearer that the timer sink expects, or unset it"),
         ("CHRONOS_BATCH", "0", "is \"0\"; expected a whole number between 1 and 10000"),
         (
             "CHRONOS_DISPATCH_POOL",

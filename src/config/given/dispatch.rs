@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use secrecy::SecretString;
+use url::Url;
 
 use super::Given;
 use crate::{
@@ -10,14 +11,19 @@ use crate::{
     domain::ladder::Ladder,
 };
 
+const WAKE_URL: &str = "CHRONOS_ROUTER_WAKE_URL";
+const WAKE_TOKEN: &str = "CHRONOS_WAKE_TOKEN";
+const SINK_URL: &str = "CHRONOS_TIMER_SINK_URL";
+const SINK_TOKEN: &str = "CHRONOS_TIMER_SINK_TOKEN";
+
 /// A claim must outlive its wake by the time one settle takes.
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// A century.
-const MOST_DAYS: u32 = 36_500;
+pub(super) const MOST_DAYS: u32 = 36_500;
 
 impl Given {
     pub(super) fn dispatch(&mut self, wake_timeout: Duration) -> Dispatch {
-        let wake_url = self.url("CHRONOS_ROUTER_WAKE_URL", "http://router.agents.svc:8088/internal/wake");
+        let wake_url = self.url(WAKE_URL, "http://router.agents.svc:8088/internal/wake");
         let lease = self.seconds("CHRONOS_LEASE_SECONDS");
         if lease < wake_timeout + LEASE_MARGIN {
             let problem = format!(
@@ -48,17 +54,15 @@ impl Given {
         if !(0.0..=0.5).contains(&jitter) {
             self.problem("CHRONOS_RETRY_JITTER", "is not between 0 and 0.5");
         }
-        let wake_token = self.required("CHRONOS_WAKE_TOKEN", "set it to the bearer that the router expects");
-        self.warn_if_short("CHRONOS_WAKE_TOKEN", &wake_token);
-        if !wake_token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            self.problem(
-                "CHRONOS_WAKE_TOKEN",
-                "has a character that cannot stand in a header; use visible ASCII alone",
-            );
-        }
+        let wake_token = self.required(WAKE_TOKEN, "set it to the bearer that the router expects");
+        self.check_bearer(WAKE_TOKEN, &wake_token);
+        let sink_url = self.sink_url(&wake_url);
+        let sink_token = self.sink_token(&sink_url, &wake_url).unwrap_or_else(|| wake_token.clone());
         Dispatch {
             wake_url,
             wake_token: SecretString::from(wake_token),
+            sink_url,
+            sink_token: SecretString::from(sink_token),
             signing_keys: self.signing_keys("CHRONOS_WAKE_SIGNING_SECRET"),
             wake_timeout,
             tick: self.milliseconds("CHRONOS_TICK_MS"),
@@ -75,10 +79,51 @@ impl Given {
                 .map(|_| self.count("CHRONOS_ALARM_RETENTION_DAYS", MOST_DAYS)),
         }
     }
+
+    fn sink_url(&mut self, wake_url: &Url) -> Url {
+        // Empty is as good as none, as a chart leaves it.
+        match self.text(SINK_URL).filter(|url| !url.is_empty()) {
+            Some(_) => self.url(SINK_URL, "http://orchestration.svc:8080/timers"),
+            None => wake_url.clone(),
+        }
+    }
+
+    /// The sink's own token. Without one the wake token will do, where it may go: to the router's origin and nowhere else.
+    fn sink_token(&mut self, sink_url: &Url, wake_url: &Url) -> Option<String> {
+        let token = self.text(SINK_TOKEN);
+        match &token {
+            Some(token) if token.is_empty() => {
+                self.problem(SINK_TOKEN, "is empty; set it to the bearer that the timer sink expects, or unset it");
+            }
+            Some(token) => self.check_bearer(SINK_TOKEN, token),
+            None => {
+                let told = |name| self.problems.iter().any(|problem| problem.starts_with(name));
+                if sink_url.origin() != wake_url.origin() && !told(SINK_URL) && !told(WAKE_URL) {
+                    let problem = format!(
+                        "is not set, and {SINK_URL} ({}) is on another origin than {WAKE_URL} ({}), where {WAKE_TOKEN} does not \
+                         go; set it to the bearer that the timer sink expects",
+                        sink_url.origin().ascii_serialization(),
+                        wake_url.origin().ascii_serialization()
+                    );
+                    self.problem(SINK_TOKEN, &problem);
+                }
+            }
+        }
+        token
+    }
+
+    fn check_bearer(&mut self, name: &'static str, token: &str) {
+        self.warn_if_short(name, token);
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            self.problem(name, "has a character that cannot stand in a header; use visible ASCII alone");
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret;
+
     use super::*;
     use crate::config::{
         Problems,
@@ -105,6 +150,61 @@ mod tests {
     fn a_wake_token_that_no_header_can_carry_is_told() {
         let told = with("CHRONOS_WAKE_TOKEN", "hunter2-hunter2-\u{e9}").unwrap_err().0;
         assert!(told.len() == 1 && told[0].starts_with("CHRONOS_WAKE_TOKEN has a character"), "{told:?}");
+    }
+
+    /// Where events go, and with which token.
+    fn sink(pairs: &[(&'static str, &'static str)]) -> Result<(String, String), Problems> {
+        let pairs: Vec<_> = working().into_iter().chain(pairs.iter().copied()).collect();
+        let dispatch = given(&pairs).check()?.dispatch.unwrap();
+        Ok((dispatch.sink_url.to_string(), dispatch.sink_token.expose_secret().to_owned()))
+    }
+
+    #[test]
+    fn events_go_where_wakes_go_unless_told_otherwise() {
+        let wakes = ("http://127.0.0.1:8088/internal/wake".to_owned(), "wake-token-of-at-least-32-chars-".to_owned());
+        assert_eq!(sink(&[]).unwrap(), wakes);
+        assert_eq!(sink(&[(SINK_URL, "")]).unwrap(), wakes, "as a chart leaves it");
+        let path = "http://127.0.0.1:8088/timers";
+        assert_eq!(sink(&[(SINK_URL, path)]).unwrap(), (path.to_owned(), wakes.1), "the same origin");
+        let own = sink(&[(SINK_TOKEN, "the-sinks-own-token-of-32-chars-")]).unwrap();
+        assert_eq!(own, (wakes.0, "the-sinks-own-token-of-32-chars-".to_owned()));
+    }
+
+    #[test]
+    fn a_sink_on_another_origin_needs_a_token_of_its_own() {
+        for other in ["http://127.0.0.1:8089/", "https://127.0.0.1:8088/", "http://localhost:8088/"] {
+            let told = sink(&[(SINK_URL, other)]).unwrap_err().0;
+            assert_eq!(
+                told,
+                [format!(
+                    "CHRONOS_TIMER_SINK_TOKEN is not set, and CHRONOS_TIMER_SINK_URL ({}) is on another origin than \
+                     CHRONOS_ROUTER_WAKE_URL (http://127.0.0.1:8088), where CHRONOS_WAKE_TOKEN does not go; set it to the bearer \
+                     that the timer sink expects",
+                    other.trim_end_matches('/')
+                )]
+            );
+            let own = "the-sinks-own-token-of-32-chars-";
+            assert_eq!(sink(&[(SINK_URL, other), (SINK_TOKEN, own)]).unwrap(), (other.to_owned(), own.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_sink_is_told_once_and_its_token_is_not_printed() {
+        for (pairs, wrong) in [
+            (&[(SINK_URL, "sink:8080")][..], "CHRONOS_TIMER_SINK_URL is \"sink:8080\"; expected an address such as "),
+            (
+                &[(SINK_TOKEN, "")],
+                "CHRONOS_TIMER_SINK_TOKEN is empty; set it to the bearer that the timer sink expects, or",
+            ),
+            (&[(SINK_TOKEN, "hunter2 hunter2 hunter2")], "CHRONOS_TIMER_SINK_TOKEN has a character that cannot stand"),
+        ] {
+            let told = sink(pairs).unwrap_err().0;
+            assert!(told.len() == 1 && told[0].starts_with(wrong), "{told:?}");
+            assert!(!told[0].contains("hunter2"), "{told:?}");
+        }
+        let config = with(SINK_TOKEN, "hunter2").unwrap();
+        assert!(config.warnings[0].starts_with(SINK_TOKEN));
+        assert!(!format!("{config:?} {:?}", config.warnings).contains("hunter2"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From texts to a configuration: flags, environment and files in, one checked [`Config`] or every problem out.
 
 mod api;
+mod autonomy;
 mod dispatch;
 mod values;
 
@@ -157,6 +158,7 @@ impl Given {
         let api = roles.api.then(|| self.api(dev));
         let dispatch = roles.dispatch.then(|| self.dispatch(wake_timeout));
         let controller = self.controller();
+        let autonomy = self.autonomy();
         let collector = self.collector();
         let namespace = self.namespace();
         if !self.problems.is_empty() {
@@ -169,6 +171,7 @@ impl Given {
             api: api.flatten(),
             dispatch,
             controller,
+            autonomy,
             collector,
             namespace,
             max_failures: u32::try_from(max_failures).expect("at most MAX_FAILURES_CAP"),

@@ -58,6 +58,28 @@ async fn when_all_is_there_every_line_is_ok_and_no_wake_was_sent() {
 }
 
 #[tokio::test]
+async fn a_timer_sink_elsewhere_has_a_line_of_its_own() {
+    let (database, sink) = tokio::join!(Database::fresh(), Sink::start());
+    let other = Sink::start().await;
+    let own = ("CHRONOS_TIMER_SINK_TOKEN", "the-sinks-own-token-of-32-chars-");
+    let ended = check(&database, &sink, &[("CHRONOS_TIMER_SINK_URL", &other.url), own], &[]).await;
+    let origin = other.url.trim_end_matches("/internal/wake");
+    assert_eq!(line(&ended, "timer sink"), format!("ok    timer sink: {origin} takes connections; no wake was sent"));
+    assert_eq!(ended.code, Some(0), "{}", ended.stdout);
+
+    // What is wrong with its token does not keep anybody from looking at it.
+    drop(other);
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let away = format!("http://{gone}/timers");
+    let ended = check(&database, &sink, &[("CHRONOS_TIMER_SINK_URL", &away)], &[]).await;
+    assert!(line(&ended, "configuration").contains("CHRONOS_TIMER_SINK_TOKEN is not set"), "{}", ended.stdout);
+    let told = format!("FAIL  timer sink: http://{gone} does not take connections: ");
+    assert!(line(&ended, "timer sink").starts_with(&told), "{}", ended.stdout);
+    assert!(line(&ended, "timer sink").ends_with("start it, or set CHRONOS_TIMER_SINK_URL"), "{}", ended.stdout);
+    assert_eq!(ended.code, Some(1));
+}
+
+#[tokio::test]
 async fn each_thing_is_looked_at_whatever_is_wrong_with_the_others() {
     let (database, sink) = tokio::join!(Database::empty(), Sink::start());
     // A port that nobody listens on any more.

@@ -6,8 +6,8 @@ mod hints;
 mod hold;
 mod late;
 mod poison;
-mod suspended;
 mod suspects;
+mod suspended;
 mod wait;
 
 use std::collections::HashSet;

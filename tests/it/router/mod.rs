@@ -16,7 +16,7 @@ use chronos::{
         trace::Trace,
         wake::{Addressee, Wake},
     },
-    router::Router,
+    router::{Addresses, Router, Secrets},
 };
 use uuid::Uuid;
 
@@ -43,13 +43,16 @@ fn wake() -> Wake {
     }
 }
 
-fn router(url: &str, timeout: Duration) -> Router {
+pub fn router(url: &str, timeout: Duration) -> Router {
     router_that_signs(url, timeout, Vec::new(), clock::system())
 }
 
 fn router_that_signs(url: &str, timeout: Duration, keys: Vec<SigningKey>, clock: Arc<dyn clock::Clock>) -> Router {
     with_tls();
-    Router::new(url.parse().unwrap(), &WAKE_TOKEN.into(), keys, timeout, clock).unwrap()
+    let url: url::Url = url.parse().unwrap();
+    let addresses = Addresses { router: url.clone(), sink: url };
+    let secrets = Secrets { wake_token: WAKE_TOKEN.into(), sink_token: WAKE_TOKEN.into(), signing_keys: keys };
+    Router::new(addresses, secrets, timeout, clock).unwrap()
 }
 
 #[tokio::test]

@@ -8,7 +8,6 @@ use std::{
 
 use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
 use chronos::{
-    clock,
     domain::{
         ids::{AlarmId, DeliveryId},
         occurrence::Outcome,
@@ -94,9 +93,7 @@ async fn a_delivery_is_a_span_with_the_ids_that_its_wake_carried() {
     let (url, received, _server) = collector().await;
     let exporter = traces::start(&url.parse().unwrap()).unwrap();
     let sink = Sink::start().await;
-    let router =
-        chronos::router::Router::new(sink.url.parse().unwrap(), &WAKE_TOKEN.into(), vec![], PATIENCE, clock::system());
-    let router = router.unwrap();
+    let router = crate::router::router(&sink.url, PATIENCE);
     let since = Instant::now().checked_sub(Duration::from_millis(500)).unwrap();
 
     let first = trace(&correlated, 0xa1);

@@ -12,6 +12,7 @@ CREATE TABLE sessions (
     last_send_seq               bigint      NOT NULL DEFAULT 0,
     consecutive_autonomous_msgs int         NOT NULL DEFAULT 0,
     last_autonomous_at          timestamptz,
+    stream_id                   uuid,
     created_at                  timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT sessions_pkey PRIMARY KEY (session_key),
     -- For timers, whose owner must be the session's.
@@ -34,6 +35,7 @@ COMMENT ON COLUMN sessions.last_seq IS 'The newest event''s number. A column, no
 COMMENT ON COLUMN sessions.event_seq IS 'The newest event that a checkpoint has processed.';
 COMMENT ON COLUMN sessions.last_send_seq IS 'The newest send''s number, as clients see it.';
 COMMENT ON COLUMN sessions.consecutive_autonomous_msgs IS 'Autonomous sends since the user last spoke.';
+COMMENT ON COLUMN sessions.stream_id IS 'The connection over which sends go out, on whichever replica; a newer one replaces it. NULL: none; the id of one that died stays until the next.';
 
 CREATE TABLE events (
     id          uuid        NOT NULL DEFAULT gen_random_uuid(),
@@ -56,12 +58,32 @@ COMMENT ON TABLE events IS 'What happened in a session, in order and without gap
 COMMENT ON COLUMN events.payload IS 'json, not jsonb: kept to the byte.';
 COMMENT ON COLUMN events.created_at IS 'Taken under the session''s lock, so that it grows with seq.';
 
+-- Nobody rewrites what happened. What may go is a whole session, by the cascade (which runs inside a trigger, and so deeper than a
+-- statement of somebody's own), and the old part of a log, by whoever says that it is retention.
+CREATE FUNCTION events_are_append_only() RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND (pg_trigger_depth() > 1 OR current_setting('chronos.retention', true) = 'on') THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION '% of events: the log of a session is append-only', TG_OP
+        USING ERRCODE = 'restrict_violation', HINT = 'Delete the whole session, or set CHRONOS_AUTONOMY_RETENTION_DAYS.';
+END
+$$;
+COMMENT ON FUNCTION events_are_append_only IS 'Refuses UPDATE, TRUNCATE, and every DELETE but retention''s and a whole session''s.';
+
+CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE ON events
+    FOR EACH ROW EXECUTE FUNCTION events_are_append_only();
+CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON events
+    FOR EACH STATEMENT EXECUTE FUNCTION events_are_append_only();
+
 CREATE TABLE checkpoints (
     session_key     text        NOT NULL,
     checkpoint_id   text        NOT NULL,
     event_seq       bigint      NOT NULL,
     request_hash    bytea       NOT NULL,
-    replaced_timers text[]      NOT NULL DEFAULT '{}',
+    answer          json        NOT NULL,
     created_at      timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT checkpoints_pkey PRIMARY KEY (session_key, checkpoint_id),
     CONSTRAINT checkpoints_one_per_event UNIQUE (session_key, event_seq),
@@ -74,7 +96,7 @@ CREATE TABLE checkpoints (
 
 COMMENT ON TABLE checkpoints IS 'What the agent made of each event, one after another. Stored together with its effects.';
 COMMENT ON COLUMN checkpoints.request_hash IS 'Of what was asked for: a known id with an equal body is answered again, with another one refused.';
-COMMENT ON COLUMN checkpoints.replaced_timers IS 'Timers that a later one of the same checkpoint replaced: part of the answer.';
+COMMENT ON COLUMN checkpoints.answer IS 'What the agent was told, and is told again: effects as they were stored, not what became of them since.';
 
 CREATE TABLE effects (
     id              uuid        NOT NULL DEFAULT gen_random_uuid(),
@@ -93,8 +115,10 @@ CREATE TABLE effects (
     not_before      timestamptz,
     counted_at      timestamptz,
     attempt_count   int         NOT NULL DEFAULT 0,
+    failure_count   int         NOT NULL DEFAULT 0,
     last_attempt_at timestamptz,
     claimed_at      timestamptz,
+    claimed_until   timestamptz,
     claim_token     uuid,
     claimed_by      uuid,
 
@@ -112,12 +136,13 @@ CREATE TABLE effects (
     CONSTRAINT effects_checkpoint_id_is_capped CHECK (octet_length(checkpoint_id) BETWEEN 1 AND 256),
     CONSTRAINT effects_payload_is_capped CHECK (octet_length(payload::text) <= 262144),
     CONSTRAINT effects_numbers_in_range CHECK (
-        event_seq >= 1 AND position >= 0 AND send_seq >= 1 AND attempt_count >= 0),
+        event_seq >= 1 AND position >= 0 AND send_seq >= 1 AND attempt_count >= 0 AND failure_count >= 0),
     -- A claim is what makes it executing: one without could never run out, and the effect would be stuck.
-    CONSTRAINT effects_claim_is_whole CHECK (num_nulls(claimed_at, claim_token, claimed_by) IN (0, 3)),
+    CONSTRAINT effects_claim_is_whole CHECK (num_nulls(claimed_at, claimed_until, claim_token, claimed_by) IN (0, 4)),
     CONSTRAINT effects_executing_is_claimed CHECK ((status = 'executing') = (claim_token IS NOT NULL)),
     CONSTRAINT effects_attempts_have_an_instant CHECK ((attempt_count = 0) = (last_attempt_at IS NULL)),
     CONSTRAINT effects_timers_are_born_done CHECK (type <> 'schedule_timer' OR status IN ('completed', 'cancelled')),
+    CONSTRAINT effects_wakes_have_an_instant CHECK (type <> 'wake' OR not_before IS NOT NULL),
     CONSTRAINT effects_sends_alone_are_numbered CHECK (type = 'send_message' OR send_seq IS NULL),
     CONSTRAINT effects_sends_alone_are_autonomous CHECK (type = 'send_message' OR NOT autonomous),
     CONSTRAINT effects_autonomous_alone_are_restrained CHECK (
@@ -134,13 +159,19 @@ COMMENT ON COLUMN effects.autonomous IS 'Whether it is the agent''s own idea: su
 COMMENT ON COLUMN effects.reason IS 'Why it was suppressed, cancelled or failed; of a wake on its ladder, why the last try was not taken.';
 COMMENT ON COLUMN effects.send_seq IS 'The number the client sees, given when it first goes out; NULL before.';
 COMMENT ON COLUMN effects.not_before IS 'A deferred send waits for the end of the cooldown, a wake for its next rung; NULL: at once.';
+COMMENT ON COLUMN effects.failure_count IS 'Tries of a wake that were answered with a failure. attempt_count also counts those whose worker died.';
+COMMENT ON COLUMN effects.claimed_by IS 'Of a send the stream it went out on, of a wake the worker that delivers it.';
 COMMENT ON COLUMN effects.counted_at IS 'When the cap and the cooldown counted it. Once: sending it again neither counts nor waits.';
 COMMENT ON COLUMN effects.claim_token IS 'As of alarms: new with every claim, and whoever does not hold it changes nothing.';
 
 CREATE INDEX idx_effects_status_created ON effects (status, created_at) WHERE status = 'pending';
-CREATE INDEX effects_session_key_idx ON effects (session_key);
--- What a crash left behind is found by the age of its claim.
-CREATE INDEX effects_executing_idx ON effects (claimed_at) WHERE status = 'executing';
+-- A session's effects in their order; and those of which something may still become.
+CREATE INDEX effects_session_key_idx ON effects (session_key, event_seq, position);
+CREATE INDEX effects_open_idx ON effects (session_key, event_seq, position) WHERE status IN ('pending', 'executing');
+-- Wakes that are to be delivered.
+CREATE INDEX effects_wakes_due_idx ON effects (not_before) WHERE type = 'wake' AND status = 'pending';
+-- What a crash left behind is found by the end of its lease.
+CREATE INDEX effects_executing_idx ON effects (claimed_until) WHERE status = 'executing';
 
 ALTER TABLE alarms ADD CONSTRAINT alarms_session_fkey
     FOREIGN KEY (session_key, owner_did) REFERENCES sessions (session_key, owner_did) ON DELETE CASCADE ON UPDATE CASCADE;
@@ -159,7 +190,8 @@ SELECT
     timer_id,
     -- The nominal instant, never a retry's.
     scheduled_for AS fire_at,
-    payload,
+    -- A timer that carries nothing has the JSON null.
+    CASE WHEN payload::text <> 'null' THEN payload END AS payload,
     CASE status WHEN 'active' THEN 'pending' WHEN 'fired' THEN 'promoted' WHEN 'cancelled' THEN 'cancelled' END AS status,
     created_at,
     updated_at

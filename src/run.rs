@@ -120,7 +120,9 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     });
     if let Some(dispatch) = config.dispatch {
         let election = elections.as_ref().filter(|_| elect_dispatch).map(|elect| elect(DISPATCH_LEASE));
-        process.dispatch(database, dispatch, config.shutdown, election).await?;
+        process
+            .dispatch(database, dispatch, config.shutdown, election, (config.autonomy.clone(), config.max_failures))
+            .await?;
     }
     if let (true, Some(client), Some(elect)) = (config.roles.controller, client, elections) {
         let controller = Controller {
@@ -210,6 +212,7 @@ impl Process {
         dispatch: config::Dispatch,
         shutdown: Duration,
         election: Option<Election>,
+        (autonomy, max_failures): (config::Autonomy, u32),
     ) -> anyhow::Result<()> {
         let store = self.connect(database, store::DISPATCH, database.dispatch_pool).await?;
         let current = secrets(&dispatch);
@@ -230,6 +233,8 @@ impl Process {
             beat: dispatch.beat,
             shutdown,
             hints: database.hints.is_some(),
+            sessions: autonomy.enabled,
+            max_failures,
         };
         let pulse = Arc::new(Pulse::new(limits.beat));
         let gate = if let Some(election) = election {
@@ -247,7 +252,11 @@ impl Process {
             Gate::Open
         };
         let worker = WorkerId::from_uuid(self.id);
-        let retention = Retention { attempt_days: dispatch.attempt_days, alarm_days: dispatch.alarm_days };
+        let retention = Retention {
+            attempt_days: dispatch.attempt_days,
+            alarm_days: dispatch.alarm_days,
+            session_days: autonomy.retention_days,
+        };
         let upkeep = Upkeep::new(store.clone(), worker, retention);
         let stop = self.stop.clone();
         self.tasks.spawn(async move {

@@ -45,6 +45,8 @@ pub struct Retention {
     pub attempt_days: u32,
     /// `None`: alarms that are over are kept.
     pub alarm_days: Option<u32>,
+    /// `None`: what happened in sessions is kept.
+    pub session_days: Option<u32>,
 }
 
 pub struct Upkeep {
@@ -135,6 +137,11 @@ impl Upkeep {
             debug!(?kept, "days whose attempts stay in the default partition");
         }
         self.store.drop_attempts_older_than(self.retention.attempt_days).await?;
+        self.remove_alarms().await?;
+        self.remove_events().await
+    }
+
+    async fn remove_alarms(&self) -> store::Result<()> {
         let Some(days) = self.retention.alarm_days else { return Ok(()) };
         let (mut place, mut all) = (None, 0);
         loop {
@@ -148,6 +155,24 @@ impl Upkeep {
         }
         if all > 0 {
             info!(removed = all, days, "removed alarms that have been over for {days} days");
+        }
+        Ok(())
+    }
+
+    async fn remove_events(&self) -> store::Result<()> {
+        let Some(days) = self.retention.session_days else { return Ok(()) };
+        let (mut place, mut all) = (None, 0);
+        loop {
+            let (removed, next) = self.store.remove_processed_for(days, place.as_ref()).await?;
+            all += removed;
+            if next.is_none() {
+                break;
+            }
+            place = next;
+            sleep(BREATH).await;
+        }
+        if all > 0 {
+            info!(removed = all, days, "removed events of sessions that were processed and are {days} days old");
         }
         Ok(())
     }

@@ -72,6 +72,8 @@ fn limits() -> Limits {
         owner_concurrency: 32,
         shutdown: Duration::from_secs(5),
         hints: true,
+        sessions: true,
+        max_failures: 5,
     }
 }
 

@@ -73,8 +73,7 @@ impl Dispatcher {
             lease: self.limits.lease,
             room,
             suspects: with_suspects,
-            // Until `promote` does what it says.
-            sessions: false,
+            sessions: self.limits.sessions,
             backlog,
         };
         let found = self.store.look(&look).await;
@@ -204,7 +203,7 @@ impl Dispatcher {
             match occurrence::judge(&claim.occurrence(), claim.due_at, claim.first_claimed_at) {
                 Verdict::Fire => match claim.subject {
                     Subject::Agent | Subject::ServiceCall => self.start(desk, Held { claim, asked_at, answered_at }),
-                    Subject::Session => self.promote(desk, &claim).await,
+                    Subject::Session => self.promote(desk, Held { claim, asked_at, answered_at }),
                 },
                 Verdict::Fold { slot, missed, passed } => folds.push(Fold { claim, slot, missed, passed }),
                 Verdict::Miss(missed) => {
@@ -222,12 +221,11 @@ impl Dispatcher {
         self.park(desk, &poison).await;
     }
 
-    // HOOK: a session's timer becomes an event of its session here, under the claim's token; its wake follows as an effect. No look
-    // asks for sessions' timers yet, so nobody comes by here.
-    async fn promote(&self, desk: &mut Desk, claim: &Claim) {
-        if !self.give_back(&[claim], "sessions' timers cannot be promoted yet").await {
-            desk.lose();
-        }
+    /// A session's timer: nothing goes out, it becomes an event of its session, under the claim's token.
+    fn promote(&self, desk: &mut Desk, held: Held) {
+        desk.hold(&held.claim);
+        // The promoter ends after us, or with the process.
+        drop(self.promotions.send(self.promotion(held)));
     }
 
     fn start(self: &Arc<Self>, desk: &mut Desk, held: Held) {

@@ -9,7 +9,7 @@ use tracing::warn;
 use super::{Dispatcher, desk::Landed, settle::Finished};
 use crate::{
     domain::{
-        occurrence::{self, Next},
+        occurrence::{self, Next, Settled},
         trace::Trace,
     },
     store::claims::{Attempt, Claim, Settlement},
@@ -104,5 +104,16 @@ impl Dispatcher {
             .then(|| (claim.claimed_at - claim.due_at).to_std().unwrap_or_default() + started.duration_since(asked_at));
         let holds_until = asked_at + self.limits.lease;
         Finished { claim, settlement, holds_until, wanted_at, lateness, span: Some(span) }
+    }
+
+    /// What a session's timer comes to: it is promoted, or its claim is lost.
+    pub(super) fn promotion(&self, held: Held) -> Finished {
+        let Held { claim, asked_at, answered_at } = held;
+        let now = claim.claimed_at + answered_at.elapsed();
+        let attempt = Attempt { started_at: now, duration: Duration::ZERO, http_status: None, error: String::new() };
+        let settled = Settled { next: Next::Fired, passed: None, missed: 0 };
+        let settlement = Settlement::answered(&claim, settled, now, attempt);
+        let holds_until = asked_at + self.limits.lease;
+        Finished { claim, settlement, holds_until, wanted_at: None, lateness: None, span: None }
     }
 }

@@ -21,6 +21,10 @@
 //! | [`desk`] | what is in hand: slots, owners, bytes |
 //! | [`pulse`] | our heartbeat, and who is dead |
 //! | [`wait`] | hints |
+//! | [`wakes`] | the wakes of sessions, beside the loop |
+//!
+//! A session's timer takes another way: the claim is *promoted*, settled in one transaction with the event that it becomes and the wake
+//! that is to follow. That wake lies in the outbox then, whatever dies, and [`wakes`] delivers it.
 //!
 //! The process may die at any line. Before the claim commits: nothing happened. After it, before the settle commits: peers see
 //! that our beats have stopped and take the claim, or its lease runs out, and the same occurrence goes out under the same
@@ -36,12 +40,17 @@ mod desk;
 mod pulse;
 mod settle;
 mod wait;
+mod wakes;
 
 use std::{sync::Arc, time::Duration};
 
 use thiserror::Error;
 use tokio::{
-    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+    sync::{
+        Notify,
+        mpsc::{self, UnboundedReceiver, UnboundedSender},
+        watch,
+    },
     time::{Instant, sleep_until},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -75,6 +84,8 @@ pub enum Error {
     Look(#[from] store::Error),
     #[error("the task that settles results has ended")]
     SettlerEnded,
+    #[error("the task that delivers wakes of sessions has ended")]
+    WakesEnded(#[source] Option<tokio::task::JoinError>),
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +102,10 @@ pub struct Limits {
     pub shutdown: Duration,
     /// Whether to listen for hints.
     pub hints: bool,
+    /// Whether timers of sessions are promoted, and their wakes delivered.
+    pub sessions: bool,
+    /// Failures after which a session's wake is given up.
+    pub max_failures: u32,
 }
 
 /// Whether this replica is among those that claim.
@@ -142,6 +157,9 @@ pub struct Dispatcher {
     pulse: Arc<Pulse>,
     stop: CancellationToken,
     results: UnboundedSender<Finished>,
+    promotions: UnboundedSender<Finished>,
+    /// Told when there are wakes of sessions to deliver.
+    wakes_waiting: Notify,
     clock: Arc<dyn Clock>,
 }
 
@@ -152,6 +170,7 @@ impl Dispatcher {
     /// Looks, delivers and waits until told to stop; then finishes what is in flight.
     pub async fn run(parts: Parts, mut gate: Gate, stop: CancellationToken) -> Result<(), Error> {
         let (results, finished) = mpsc::unbounded_channel();
+        let (promotions, promoted) = mpsc::unbounded_channel();
         let (written, mut settled) = mpsc::unbounded_channel();
         let dispatcher = Arc::new(Self {
             store: parts.store,
@@ -164,16 +183,33 @@ impl Dispatcher {
             clock: parts.clock,
             stop,
             results,
+            promotions,
+            wakes_waiting: Notify::new(),
         });
-        let settler = tokio::spawn(settle::run(Arc::clone(&dispatcher), finished, written));
-        let _settler = AbortOnDropHandle::new(settler);
+        let run = |results, written| {
+            AbortOnDropHandle::new(tokio::spawn(settle::run(Arc::clone(&dispatcher), results, written)))
+        };
+        let _promoter = run(promoted, written.clone());
+        let _settler = run(finished, written);
+        let (claiming, may_claim) = watch::channel(false);
+        let mut wakes = AbortOnDropHandle::new(tokio::spawn(wakes::run(Arc::clone(&dispatcher), may_claim)));
         let mut desk = Desk::default();
-        dispatcher.work(&mut desk, &mut settled, &mut gate).await?;
-        dispatcher.leave(&mut desk, &mut settled).await
+        tokio::select! {
+            worked = dispatcher.work(&mut desk, &mut settled, &mut gate, &claiming) => worked?,
+            ended = &mut wakes => return Err(Error::WakesEnded(ended.err())),
+        }
+        drop(claiming);
+        dispatcher.leave(&mut desk, &mut settled, wakes).await
     }
 
     /// Until told to stop.
-    async fn work(self: &Arc<Self>, desk: &mut Desk, settled: &mut Settled, gate: &mut Gate) -> Result<(), Error> {
+    async fn work(
+        self: &Arc<Self>,
+        desk: &mut Desk,
+        settled: &mut Settled,
+        gate: &mut Gate,
+        tell_claiming: &watch::Sender<bool>,
+    ) -> Result<(), Error> {
         let hints = Hints::listen(self.limits.hints.then(|| self.store.clone()));
         while !self.stop.is_cancelled() {
             // What has come in while we were looking.
@@ -183,6 +219,7 @@ impl Dispatcher {
             desk.land_ready();
             let looked_at = Instant::now();
             let claiming = gate.may_claim();
+            tell_claiming.send_if_modified(|told| std::mem::replace(told, claiming) != claiming);
             let look = self.look(desk, claiming).await;
             metrics::in_flight(desk.in_flight());
             // After a failure the tick is waited for, whatever lands.
@@ -240,27 +277,36 @@ impl Dispatcher {
     }
 
     /// Finishes what is in flight, beating on, and leaves nothing behind that others would have to wait for.
-    async fn leave(self: &Arc<Self>, desk: &mut Desk, settled: &mut Settled) -> Result<(), Error> {
+    async fn leave(
+        self: &Arc<Self>,
+        desk: &mut Desk,
+        settled: &mut Settled,
+        mut wakes: AbortOnDropHandle<()>,
+    ) -> Result<(), Error> {
         let deadline = Instant::now() + self.limits.shutdown;
-        while !desk.is_clear() && Instant::now() < deadline {
+        let mut wakes_ended = false;
+        while !(desk.is_clear() && wakes_ended) && Instant::now() < deadline {
             let beat_at = self.look(desk, false).await.again_at;
             loop {
                 tokio::select! {
                     () = sleep_until(beat_at.min(deadline)) => break,
                     _ = desk.landed() => {}
                     written = settled.recv() => desk.settled(&written.ok_or(Error::SettlerEnded)?.tokens),
+                    _ = &mut wakes, if !wakes_ended => wakes_ended = true,
                 }
-                if desk.is_clear() {
+                if desk.is_clear() && wakes_ended {
                     break;
                 }
             }
         }
-        if !desk.is_clear() {
+        if !desk.is_clear() || !wakes_ended {
             warn!("stopped with deliveries in flight; others deliver them again");
             desk.abort().await;
+            wakes.abort();
         }
         let left = async {
             self.store.release_claims_of(self.worker, &[]).await?;
+            self.store.release_wakes_of(self.worker, &[]).await?;
             self.store.sign_off(self.worker).await
         };
         if let Err(error) = left.await {

@@ -3,6 +3,9 @@
 //! The database may be away: a batch is tried again until the leases of its claims have ended. After that another dispatcher
 //! has the alarm, and this answer is worth nothing. The database may refuse a batch because of one row in it: then each row
 //! is written by itself, and one that is refused even so keeps nobody waiting.
+//!
+//! Two of these run side by side: one for what was answered, one for timers of sessions, whose promotion waits for the session's lock.
+//! Nobody else's result waits with it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,6 +18,7 @@ use tracing::{debug, error, info, warn};
 use super::{Dispatcher, GATHER};
 use crate::{
     domain::{
+        alarm::Subject,
         ids::ClaimToken,
         occurrence::{self, Outcome},
     },
@@ -138,7 +142,17 @@ impl Dispatcher {
     async fn write(&self, batch: &mut Vec<Finished>) -> store::Result<Written> {
         let settlements: Vec<(&Claim, &Settlement)> =
             batch.iter().map(|result| (&result.claim, &result.settlement)).collect();
-        let outcomes = self.store.settle_under_token(self.worker, &settlements).await?;
+        // Timers of sessions come by a channel of their own: a batch is all of one kind.
+        let outcomes = match batch.first().map(|result| result.claim.subject) {
+            Some(Subject::Session) => {
+                let outcomes = self.store.promote_under_token(self.worker, &settlements).await?;
+                self.wakes_waiting.notify_one();
+                outcomes
+            }
+            Some(Subject::Agent | Subject::ServiceCall) | None => {
+                self.store.settle_under_token(self.worker, &settlements).await?
+            }
+        };
         metrics::settle_batch(batch.len());
         let tokens = batch.iter().map(|result| result.claim.token).collect();
         let wanted_at = batch.iter().filter_map(|result| result.wanted_at).min();
@@ -151,7 +165,7 @@ impl Dispatcher {
 }
 
 fn count(result: Finished, outcome: Outcome) {
-    let Finished { settlement, lateness, span, .. } = result;
+    let Finished { claim, settlement, lateness, span, .. } = result;
     let standing = !matches!(outcome, Outcome::Cancelled | Outcome::Fenced);
     if standing {
         metrics::slots_missed(settlement.slots_missed());
@@ -161,7 +175,10 @@ fn count(result: Finished, outcome: Outcome) {
     if outcome == Outcome::Exhausted {
         metrics::alarms_exhausted(1);
     }
-    if let Some(attempt) = settlement.attempt() {
+    if claim.subject == Subject::Session {
+        // Nothing went out: its wake is counted when that does.
+        metrics::timers_promoted(u64::from(standing));
+    } else if let Some(attempt) = settlement.attempt() {
         metrics::delivery(outcome, lateness, attempt.duration);
         if let Some(span) = span {
             span.end(outcome, attempt.http_status);

@@ -63,6 +63,10 @@ id! {
     EffectId
 }
 id! {
+    /// One connection over which a session's sends go out.
+    StreamId
+}
+id! {
     /// One start of one process.
     WorkerId
 }

@@ -1,10 +1,10 @@
 //! Table `events`: what happened in a session, from 1 on and without gaps.
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, FromRow, PgConnection};
+use sqlx::{Connection, FromRow, PgConnection, Row as _};
 use uuid::Uuid;
 
-use super::{Result, Store, sessions};
+use super::{Result, Store, sessions, streams};
 use crate::domain::{
     access::Did,
     ids::EventId,
@@ -51,9 +51,16 @@ macro_rules! columns {
     };
 }
 
+/// Whether a send that was on its way to a client is among what was cancelled.
+macro_rules! interrupted {
+    () => {
+        ", EXISTS (SELECT FROM unsent WHERE was_executing) AS interrupted"
+    };
+}
+
 impl Store {
-    /// Appends an event to the owner's session; the first one makes the session. What an event causes belongs into this
-    /// transaction, behind `append`.
+    /// Appends an event to the owner's session; the first one makes the session. With a user's message goes, in the same transaction,
+    /// whatever the agent still meant to say by itself.
     pub async fn append_event_if_owned(
         &self,
         owner: &Did,
@@ -62,7 +69,7 @@ impl Store {
     ) -> Result<Appended> {
         self.ask("appending an event", async |db| {
             let mut transaction = db.begin().await?;
-            let Some(last_seq) = sessions::lock_or_make_if_owned(&mut transaction, owner, key).await? else {
+            let Some(session) = sessions::lock_or_make_if_owned(&mut transaction, owner, key).await? else {
                 return Ok(Appended::NotOwned);
             };
             if let Some(id) = happening.id
@@ -70,8 +77,11 @@ impl Store {
             {
                 return Ok(same_or_conflict(known, happening));
             }
-            let event = append(&mut transaction, key, last_seq + 1, happening).await?;
+            let (event, interrupted) = append(&mut transaction, key, session.last_seq + 1, happening).await?;
             transaction.commit().await?;
+            if interrupted {
+                streams::tell_changed(db, key, session.stream_id).await;
+            }
             Ok(Appended::New(event))
         })
         .await
@@ -105,31 +115,28 @@ impl Store {
     }
 }
 
-/// The caller holds the session's lock, and `seq` follows its last one.
+/// The caller holds the session's lock, and `seq` follows its last one. Says besides whether a send on its way was cancelled.
 async fn append(
     db: &mut PgConnection,
     key: &SessionKey,
     seq: i64,
     happening: &Happening<'_>,
-) -> Result<Event, sqlx::Error> {
-    sqlx::query("UPDATE sessions SET last_seq = $2 WHERE session_key = $1")
+) -> Result<(Event, bool), sqlx::Error> {
+    let statement = match happening.event_type {
+        EventType::UserMessage => concat!(include_str!("sql/append_user_message.sql"), columns!(), interrupted!()),
+        EventType::Timer | EventType::ToolResult => {
+            concat!(include_str!("sql/append_event.sql"), columns!(), ", false AS interrupted")
+        }
+    };
+    let row = sqlx::query(statement)
         .bind(key.as_str())
         .bind(seq)
-        .execute(&mut *db)
+        .bind(happening.id.map(EventId::as_uuid))
+        .bind(happening.event_type.as_str())
+        .bind(happening.payload.as_str())
+        .fetch_one(db)
         .await?;
-    // Not now(), which is when the transaction began: it may have waited for the lock, and later events would look older.
-    sqlx::query_as(concat!(
-        "INSERT INTO events (session_key, seq, id, type, payload, created_at)
-         VALUES ($1, $2, coalesce($3, gen_random_uuid()), $4, $5::json, clock_timestamp()) RETURNING ",
-        columns!()
-    ))
-    .bind(key.as_str())
-    .bind(seq)
-    .bind(happening.id.map(EventId::as_uuid))
-    .bind(happening.event_type.as_str())
-    .bind(happening.payload.as_str())
-    .fetch_one(db)
-    .await
+    Ok((Event::from_row(&row)?, row.try_get("interrupted")?))
 }
 
 async fn find(db: &mut PgConnection, key: &SessionKey, id: EventId) -> Result<Option<Event>, sqlx::Error> {

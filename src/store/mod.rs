@@ -10,6 +10,9 @@
 //! | [`attempts`], [`partitions`] | `attempts`: what became of every try; its daily partitions |
 //! | [`service_calls`] | `service_calls`, and of `alarms` the timers of such calls |
 //! | [`sessions`], [`events`], [`checkpoints`], [`effects`] | sessions, what happened in them, what their agents made of it |
+//! | [`session_timers`] | of `alarms` the timers of sessions |
+//! | [`wakes`] | of `effects` what tells agents that a timer has come due |
+//! | [`streams`] | of `sessions` and `effects`: what goes to a session's connected client |
 //! | [`agents`], [`nonces`] | who is enrolled; who is signing in |
 //! | [`dispatchers`], [`clusters`], [`settings`] | who is at work, and what all agree on |
 //! | [`hints`] | no table: "look now", from whoever writes an alarm to the dispatchers |
@@ -31,8 +34,11 @@ pub mod partitions;
 pub mod resources;
 mod schema;
 pub mod service_calls;
+pub mod session_timers;
 pub mod sessions;
 pub mod settings;
+pub mod streams;
+pub mod wakes;
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -77,6 +77,8 @@ const SLOTS_MISSED: Metric = total("chronos_slots_missed_total", "Slots that pas
 const ALARMS_EXHAUSTED: Metric =
     total("chronos_alarms_exhausted_total", "Occurrences given up after their last attempt");
 const ALARMS_UNREADABLE: Metric = total("chronos_alarms_unreadable_total", "Claimed rows that could not be decoded");
+const TIMERS_PROMOTED: Metric =
+    total("chronos_timers_promoted_total", "Timers of sessions that became events of their session");
 const ALARMS: Metric = level(
     "chronos_alarms",
     Unit::Count,
@@ -129,6 +131,7 @@ const ALL: &[Metric] = &[
     SLOTS_MISSED,
     ALARMS_EXHAUSTED,
     ALARMS_UNREADABLE,
+    TIMERS_PROMOTED,
     ALARMS,
     ALARMS_DUE,
     OLDEST_DUE_AGE,
@@ -187,6 +190,7 @@ fn start_at_zero() {
         none(0);
     }
     alarms_unreadable(0);
+    timers_promoted(0);
     for outcome in Outcome::ALL {
         counter!(DELIVERIES.name, "outcome" => outcome.as_str()).increment(0);
     }
@@ -234,6 +238,10 @@ pub fn claims_released(more: u64) {
 
 pub fn results_fenced(more: u64) {
     counter!(RESULTS_FENCED.name).increment(more);
+}
+
+pub fn timers_promoted(more: u64) {
+    counter!(TIMERS_PROMOTED.name).increment(more);
 }
 
 pub fn slots_missed(more: u64) {

@@ -20,6 +20,7 @@ mod parsers;
 mod process;
 mod rbac;
 mod router;
+mod sessions;
 mod store;
 mod support;
 mod telemetry;

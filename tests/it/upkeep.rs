@@ -22,7 +22,7 @@ use crate::support::{
     alarms::{ann, bob, create, draft, execute, in_an_hour, read},
 };
 
-const KEEP: Retention = Retention { attempt_days: 30, alarm_days: None };
+const KEEP: Retention = Retention { attempt_days: 30, alarm_days: None, session_days: None };
 
 /// A worker that has beaten.
 async fn dispatcher(store: &Store) -> WorkerId {

@@ -3,6 +3,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::effect::Reason;
 use crate::domain::words::words;
 
 words! {
@@ -66,6 +67,59 @@ impl Restraint {
     }
 }
 
+/// A send that has not reached its client yet, as far as it decides about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The agent's own idea, and not counted yet: the cap and the cooldown are asked.
+    pub is_restrained: bool,
+}
+
+/// What a session does with the sends that wait in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// Those that are never sent, by their place in the queue, and why.
+    pub suppressed: Vec<(usize, Reason)>,
+    pub then: Then,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// This one goes out; if it is restrained, this is the tally then.
+    Send { place: usize, tally: Option<Tally> },
+    /// This one waits for the end of the cooldown.
+    Defer { place: usize, until: DateTime<Utc> },
+    /// There is none.
+    Rest,
+}
+
+impl Restraint {
+    /// Which of the sends that wait, oldest first, goes out now. None overtakes another.
+    pub fn outlook(&self, waiting: &[Waiting], tally: Tally, now: DateTime<Utc>) -> Outlook {
+        let newest = waiting.iter().rposition(|send| send.is_restrained);
+        let mut suppressed = Vec::new();
+        for (place, send) in waiting.iter().enumerate() {
+            let then = if send.is_restrained {
+                match self.admit(tally, now) {
+                    Admission::Send(tally) => Then::Send { place, tally: Some(tally) },
+                    Admission::Suppress => {
+                        suppressed.push((place, Reason::Cap));
+                        continue;
+                    }
+                    Admission::Defer { until } if newest == Some(place) => Then::Defer { place, until },
+                    Admission::Defer { .. } => {
+                        suppressed.push((place, Reason::Superseded));
+                        continue;
+                    }
+                }
+            } else {
+                Then::Send { place, tally: None }
+            };
+            return Outlook { suppressed, then };
+        }
+        Outlook { suppressed, then: Then::Rest }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -102,6 +156,45 @@ mod tests {
         assert_eq!(RESTRAINT.admit(tally, at(100_000)), Admission::Suppress);
         let silent = Restraint { max_consecutive: 0, ..RESTRAINT };
         assert_eq!(silent.admit(Tally::default(), at(0)), Admission::Suppress);
+    }
+
+    const REPLY: Waiting = Waiting { is_restrained: false };
+    const UNASKED: Waiting = Waiting { is_restrained: true };
+
+    fn outlook(waiting: &[Waiting], consecutive: u32, last_at: Option<i64>, now: i64) -> Outlook {
+        RESTRAINT.outlook(waiting, Tally { consecutive, last_at: last_at.map(at) }, at(now))
+    }
+
+    #[test]
+    fn sends_go_out_in_order_and_a_reply_is_never_counted() {
+        let reply = Outlook { suppressed: vec![], then: Then::Send { place: 0, tally: None } };
+        assert_eq!(outlook(&[REPLY, UNASKED], 3, Some(0), 1), reply);
+        let tally = Tally { consecutive: 1, last_at: Some(at(1)) };
+        let unasked = Outlook { suppressed: vec![], then: Then::Send { place: 0, tally: Some(tally) } };
+        assert_eq!(outlook(&[UNASKED, REPLY], 0, None, 1), unasked);
+        assert_eq!(outlook(&[], 0, None, 1), Outlook { suppressed: vec![], then: Then::Rest });
+    }
+
+    #[test]
+    fn in_the_cooldown_the_newest_waits_and_supersedes_the_others() {
+        let deferred = |suppressed, place| Outlook { suppressed, then: Then::Defer { place, until: at(15) } };
+        assert_eq!(outlook(&[UNASKED], 1, Some(0), 1), deferred(vec![], 0));
+        let superseded = vec![(0, Reason::Superseded), (1, Reason::Superseded)];
+        assert_eq!(outlook(&[UNASKED, UNASKED, UNASKED], 1, Some(0), 1), deferred(superseded.clone(), 2));
+        // Nobody overtakes the one that waits; but one that is superseded is in nobody's way.
+        assert_eq!(outlook(&[UNASKED, REPLY], 1, Some(0), 1), deferred(vec![], 0));
+        let then = Then::Send { place: 1, tally: None };
+        assert_eq!(
+            outlook(&[UNASKED, REPLY, UNASKED], 1, Some(0), 1),
+            Outlook { suppressed: superseded[..1].to_vec(), then }
+        );
+    }
+
+    #[test]
+    fn over_the_cap_all_that_is_unasked_is_suppressed_and_replies_go_out() {
+        let suppressed = vec![(0, Reason::Cap), (1, Reason::Cap)];
+        let then = Then::Send { place: 2, tally: None };
+        assert_eq!(outlook(&[UNASKED, UNASKED, REPLY], 3, Some(0), 100), Outlook { suppressed, then });
     }
 
     proptest! {

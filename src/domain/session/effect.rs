@@ -29,6 +29,20 @@ words! {
     }
 }
 
+words! {
+    /// Why an effect was not carried out.
+    Reason(UnknownReason, "reason of an effect") {
+        /// The user spoke first.
+        UserMessage = "user_message",
+        /// Too many in a row without a word of the user.
+        Cap = "cap",
+        /// A newer one took its place while it waited for the end of the cooldown.
+        Superseded = "superseded",
+        /// A later one of the same checkpoint took its place.
+        Replaced = "replaced",
+    }
+}
+
 impl EffectStatus {
     /// Whether anything may still become of it.
     pub const fn is_open(self) -> bool {

@@ -5,6 +5,7 @@
 //! | here | the claim: what it gives the right to, and how a row is read into it |
 //! | [`look`] | one statement: beat, see the peers, claim what is due |
 //! | [`settle`] | write what became of claims, many at once: folded before the wake goes out, settled after it |
+//! | [`promote`] | the same for a session's timer, which becomes an event of its session |
 //! | [`release`] | let go of claims without a result: given back, taken from the dead, parked |
 //!
 //! A claim is one short statement that stamps due rows with a fresh token. The wake goes out with no transaction open.
@@ -12,6 +13,7 @@
 //! cancelled, re-planned or taken over meanwhile, and the result is recorded as such and changes nothing else.
 
 mod look;
+mod promote;
 mod release;
 mod settle;
 

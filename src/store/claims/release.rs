@@ -65,6 +65,15 @@ impl Store {
                  ), released AS (
                      UPDATE alarms SET claimed_at = NULL, claim_token = NULL, claimed_by = NULL, claimed_until = NULL
                      FROM free WHERE alarms.id = free.id RETURNING alarms.id
+                 ), wakes AS MATERIALIZED (
+                     SELECT effects.id FROM effects JOIN dead ON claimed_by = dead.worker
+                     WHERE status = 'executing' AND type = 'wake'
+                     FOR UPDATE OF effects SKIP LOCKED
+                 ), freed AS (
+                     -- Of sessions: they are due as before. One that is passed over here runs out.
+                     UPDATE effects SET status = 'pending', updated_at = now(),
+                            claimed_at = NULL, claimed_until = NULL, claim_token = NULL, claimed_by = NULL
+                     FROM wakes WHERE effects.id = wakes.id
                  ), forgotten AS (
                      -- While somebody holds on to a row of it, it is found dead again with the next beat.
                      DELETE FROM dispatchers USING dead

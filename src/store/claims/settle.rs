@@ -226,7 +226,7 @@ fn bind_settle(settlements: &[(&Claim, &Settlement)], worker: WorkerId) -> Rows<
     Run::bind(query, &runs).bind(RESOURCE_CHANGED)
 }
 
-async fn record_lost(
+pub(super) async fn record_lost(
     db: &mut PgConnection,
     lost: &[(&Claim, &Settlement)],
     worker: WorkerId,

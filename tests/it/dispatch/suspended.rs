@@ -12,8 +12,7 @@ use crate::support::{
 const ASIDE: usize = 4;
 
 async fn beats(db: &mut PgConnection) -> usize {
-    let beats: i64 =
-        sqlx::query_scalar("SELECT coalesce(max(beats), 0) FROM dispatchers").fetch_one(db).await.unwrap();
+    let beats: i64 = sqlx::query_scalar("SELECT coalesce(max(beats), 0) FROM dispatchers").fetch_one(db).await.unwrap();
     usize::try_from(beats).unwrap()
 }
 

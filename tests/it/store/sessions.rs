@@ -213,8 +213,8 @@ async fn with_a_session_goes_all_that_is_its_and_a_pending_timer_leaves_a_trace(
     execute(&mut db, LIVELY).await;
     execute(
         &mut db,
-        "INSERT INTO checkpoints (session_key, checkpoint_id, event_seq, request_hash)
-         SELECT session_key, 'c', 1, sha256('') FROM sessions;
+        "INSERT INTO checkpoints (session_key, checkpoint_id, event_seq, request_hash, answer)
+         SELECT session_key, 'c', 1, sha256(''), '{}' FROM sessions;
          DELETE FROM sessions;",
     )
     .await;
@@ -249,7 +249,12 @@ async fn the_schema_refuses_what_would_break_a_session() {
         ("UPDATE effects SET send_seq = 1", "effects_send_seq_key"),
         ("UPDATE effects SET dedupe_key = 'same'", "effects_dedupe_key_is_sha256"),
         ("UPDATE effects SET dedupe_key = repeat('a', 64)", "effects_dedupe_key_key"),
-        ("UPDATE events SET type = 'thought'", "events_type_known"),
+        ("UPDATE effects SET type = 'wake', status = 'completed'", "effects_wakes_have_an_instant"),
+        (
+            "INSERT INTO events (session_key, seq, type, payload, created_at)
+             SELECT session_key, 3, 'thought', '{}', now() FROM sessions",
+            "events_type_known",
+        ),
         ("UPDATE alarms SET timer_id = 'same'", "alarms_session_timer_idx"),
         ("UPDATE alarms SET session_key = 'ann:agent:none'", "alarms_session_fkey"),
         ("UPDATE alarms SET owner_did = 'did:matrix:ann:ffffffffffffffff'", "alarms_session_fkey"),
@@ -292,33 +297,25 @@ async fn a_sessions_timers_are_found_by_their_indexes() {
 }
 
 #[tokio::test]
-async fn checkpoints_and_effects_are_read_by_the_sessions_owner_alone() {
+async fn effects_are_read_by_the_sessions_owner_alone() {
     let database = Database::fresh().await;
     let store = database.store().await;
     let (owner, key) = (did_of("ann"), key("ann:agent:thread"));
     append(&store, &owner, &key, None, "{}").await;
     execute(
         &mut database.connect().await,
-        "INSERT INTO checkpoints (session_key, checkpoint_id, event_seq, request_hash, replaced_timers)
-         VALUES ('ann:agent:thread', 'c1', 1, sha256('x'), '{t}');
-         INSERT INTO effects (session_key, checkpoint_id, event_seq, position, type, payload, dedupe_key, status)
+        "INSERT INTO effects (session_key, checkpoint_id, event_seq, position, type, payload, dedupe_key, status)
          SELECT 'ann:agent:thread', 'c1', 1, n, 'send_message', '{\"content\": \"hi\"}', encode(sha256(n::text::bytea), 'hex'),
                 CASE n WHEN 0 THEN 'completed' ELSE 'pending' END
          FROM generate_series(0, 2) AS n",
     )
     .await;
 
-    let checkpoint = store.find_checkpoint_if_owned(&owner, &key, "c1").await.unwrap().unwrap();
-    assert_eq!((checkpoint.event_seq, checkpoint.replaced_timers), (1, vec!["t".to_owned()]));
-    assert_eq!(store.find_checkpoint_if_owned(&owner, &key, "c2").await.unwrap(), None);
     let effects = async |status| store.effects_if_owned(&owner, &key, status, 10).await.unwrap().unwrap();
     let all = effects(None).await;
     assert_eq!(all.len(), 3);
     assert_eq!((all[0].status, all[0].effect_type), (EffectStatus::Completed, EffectType::SendMessage));
     assert_eq!(all[0].payload.as_str(), r#"{"content": "hi"}"#);
     assert_eq!(effects(Some(EffectStatus::Pending)).await, all[1..]);
-
-    let stranger = did_of("ann");
-    assert_eq!(store.find_checkpoint_if_owned(&stranger, &key, "c1").await.unwrap(), None);
-    assert_eq!(store.effects_if_owned(&stranger, &key, None, 10).await.unwrap(), None);
+    assert_eq!(store.effects_if_owned(&did_of("ann"), &key, None, 10).await.unwrap(), None);
 }

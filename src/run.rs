@@ -101,7 +101,8 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     let mut api_address = None;
     if let Some(api) = &config.api {
         let store = process.connect(database, store::API, database.api_pool).await?;
-        let facade = http::Facade::new(store, watcher, Arc::clone(&process.clock), api, config.max_failures);
+        let autonomy = config::Autonomy::default();
+        let facade = http::Facade::new(store, watcher, Arc::clone(&process.clock), api, config.max_failures, autonomy);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);
         process.api(listener, facade, api, http::server::most_connections(files, own_connections(&config)));

@@ -10,6 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
 
 use super::problem::Problem;
 
@@ -111,13 +112,9 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let parsed = serde_path_to_error::deserialize(&mut source).map_err(|error| {
         let path = error.path().to_string();
         let cause = error.into_inner();
-        // Rust's names of types are ours, not the caller's.
-        let said = cause.to_string().replace("expected i64", "expected a whole number");
+        let said = words(&cause);
         match named_field(&said) {
-            Some(field) => {
-                let remedy = if said.starts_with("duplicate") { "; give it once" } else { "" };
-                Problem::invalid_field(field, format!("the body does not fit: {said}{remedy}"))
-            }
+            Some(field) => Problem::invalid_field(field, format!("the body does not fit: {said}{}", remedy(&said))),
             None if path == "." || cause.is_eof() => {
                 Problem::invalid(format!("the body is not the JSON object that was expected: {said}"))
             }
@@ -126,6 +123,37 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })?;
     source.end().map_err(|error| Problem::invalid(format!("the body goes on after its end: {error}")))?;
     Ok(parsed)
+}
+
+/// An object inside a body that was kept as it came until it was known what it should be. Whatever is wrong with it is told with the
+/// whole path, `place` and what is below it.
+pub fn parse_at<T: DeserializeOwned>(place: &str, value: &RawValue) -> Result<T, Problem> {
+    if !value.get().starts_with('{') {
+        return Err(Problem::invalid_field(place, format!("{place}: is not a JSON object; give {{…}}")));
+    }
+    let mut source = serde_json::Deserializer::from_str(value.get());
+    serde_path_to_error::deserialize(&mut source).map_err(|error| {
+        let path = error.path().to_string();
+        let said = words(&error.into_inner());
+        // Lines and columns would be counted from the middle of the body.
+        let said = said.rsplit_once(" at line ").map_or(said.as_str(), |(said, _)| said);
+        match named_field(said) {
+            Some(field) => {
+                Problem::invalid_field(&format!("{place}.{field}"), format!("{place}: {said}{}", remedy(said)))
+            }
+            None if path == "." => Problem::invalid_field(place, format!("{place}: {said}")),
+            None => Problem::invalid_field(&format!("{place}.{path}"), format!("{place}.{path}: {said}")),
+        }
+    })
+}
+
+/// Rust's names of types are ours, not the caller's.
+fn words(cause: &serde_json::Error) -> String {
+    cause.to_string().replace("expected i64", "expected a whole number")
+}
+
+fn remedy(said: &str) -> &'static str {
+    if said.starts_with("duplicate") { "; give it once" } else { "" }
 }
 
 /// The field in serde's own sentences: ``missing field `nonce` ``, ``unknown field `snooze`, expected …``. Only at their
@@ -172,6 +200,29 @@ mod tests {
         assert!(body["error"]["message"].as_str().unwrap().contains("not a JSON object"), "{body}");
         let (_, body) = told(r#"{"minutes": 1} x"#).await;
         assert!(body["error"]["message"].as_str().unwrap().contains("after its end"), "{body}");
+    }
+
+    #[test]
+    fn what_stands_inside_a_body_is_told_with_its_whole_path() {
+        let told = |value: &str| {
+            let value = RawValue::from_string(value.to_owned()).unwrap();
+            let problem = parse_at::<Tea>("cups[2].tea", &value).unwrap_err();
+            (problem.field().unwrap().to_owned(), problem.message().to_owned())
+        };
+        let said = |field: &str, message: &str| (field.to_owned(), message.to_owned());
+        assert_eq!(
+            told(r#"{"minutes": "five"}"#),
+            said("cups[2].tea.minutes", r#"cups[2].tea.minutes: invalid type: string "five", expected a whole number"#)
+        );
+        assert_eq!(
+            told(r#"{"sugar": 2}"#),
+            said("cups[2].tea.sugar", "cups[2].tea: unknown field `sugar`, expected `minutes`")
+        );
+        assert_eq!(
+            told(r#"{"minutes": 1, "minutes": 2}"#),
+            said("cups[2].tea.minutes", "cups[2].tea: duplicate field `minutes`; give it once")
+        );
+        assert_eq!(told("[5]"), said("cups[2].tea", "cups[2].tea: is not a JSON object; give {…}"));
     }
 
     #[test]

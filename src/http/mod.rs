@@ -15,6 +15,7 @@ pub mod read;
 mod request_id;
 pub mod schedules;
 pub mod server;
+pub mod sessions;
 mod turns;
 
 use std::{sync::Arc, time::Duration};
@@ -45,11 +46,19 @@ pub struct Facade {
     turns: turns::Turns,
     /// Retries of an alarm that does not say otherwise.
     max_failures: u32,
+    autonomy: config::Autonomy,
 }
 
 impl Facade {
     /// `watcher` has a connection of its own, with which it is seen whether the database answers.
-    pub fn new(store: Store, watcher: Store, clock: Arc<dyn Clock>, api: &config::Api, max_failures: u32) -> Self {
+    pub fn new(
+        store: Store,
+        watcher: Store,
+        clock: Arc<dyn Clock>,
+        api: &config::Api,
+        max_failures: u32,
+        autonomy: config::Autonomy,
+    ) -> Self {
         Self {
             health: health::Watch::new(watcher),
             clock,
@@ -58,6 +67,7 @@ impl Facade {
             rate: Arc::new(rate::Rate::new(api.owner_rate)),
             turns: turns::Turns::new(store.most_connections()),
             max_failures,
+            autonomy,
             store,
         }
     }
@@ -77,6 +87,8 @@ pub fn router(facade: Facade) -> Router {
         .route("/v1/alarms/{id}/fire", post(alarms::edit::fire))
         .route("/v1/alarms/{id}/rearm", post(alarms::edit::rearm))
         .route("/v1/schedules/preview", post(schedules::preview))
+        // Switched off, they are paths like any other that is not there.
+        .merge(if facade.autonomy.enabled { of_sessions() } else { Router::new() })
         .route_layer(middleware::from_fn(query::refuse_on_writes))
         .route_layer(middleware::from_fn_with_state(facade.clone(), auth::transport));
     Router::new()
@@ -94,6 +106,17 @@ pub fn router(facade: Facade) -> Router {
         .layer(middleware::from_fn(in_time))
         .layer(middleware::from_fn(request_id::carry))
         .with_state(facade)
+}
+
+fn of_sessions() -> Router<Facade> {
+    Router::new()
+        .route("/v1/sessions/{key}", get(sessions::get))
+        .route("/v1/sessions/{key}/events", post(sessions::events::append).get(sessions::events::list))
+        .route("/v1/sessions/{key}/checkpoints", post(sessions::checkpoints::store))
+        .route("/v1/sessions/{key}/effects", get(sessions::effects::list))
+        .route("/v1/sessions/{key}/effects/{id}/ack", post(sessions::effects::acknowledge))
+        .route("/v1/sessions/{key}/timers", get(sessions::timers::list))
+        .route("/v1/sessions/{key}/timers/{timer_id}", get(sessions::timers::get).delete(sessions::timers::cancel))
 }
 
 /// A body may take 30 s to come; every question to the database ends in 10 s, and no request needs more than a few.

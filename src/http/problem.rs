@@ -47,6 +47,13 @@ impl Problem {
         Self { field: Some(printable(field)), ..Self::invalid(message) }
     }
 
+    /// Everything that is wrong at once, so that nobody mends one only to meet the next; the field is the first one's.
+    pub fn invalid_fields(problems: &[Self]) -> Self {
+        let sentences: Vec<&str> = problems.iter().map(Self::message).collect();
+        let field = problems.first().and_then(Self::field).unwrap_or_default();
+        Self::invalid_field(field, sentences.join("; "))
+    }
+
     /// What is wrong and what would be right, for people.
     pub fn message(&self) -> &str {
         &self.message
@@ -67,6 +74,13 @@ impl Problem {
     /// The same to the byte for an unknown id, a malformed one and somebody else's.
     pub fn no_such_alarm() -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", "there is no such alarm of yours".to_owned())
+    }
+
+    /// The same to the byte for an unknown session, a malformed key, somebody else's session, and for an effect or a timer that is not
+    /// in it.
+    pub fn no_such_session() -> Self {
+        let message = "there is no such session of yours, or nothing by that name in it".to_owned();
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
     pub fn no_such_path() -> Self {
@@ -91,7 +105,9 @@ impl Problem {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
-            format!("the body is larger than {most} bytes; shorten payload or wake_message"),
+            format!(
+                "the body is larger than {most} bytes; shorten what is longest in it, such as a payload or a message"
+            ),
         )
     }
 
@@ -114,6 +130,12 @@ impl Problem {
 
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "conflict", message.into())
+    }
+
+    /// A conflict that time resolves: the same request works from `not_before` on.
+    pub fn too_soon(message: impl Into<String>, not_before: &str) -> Self {
+        let plain = Self::conflict(message);
+        Self { retryable: true, details: Some(json!({ "not_before": not_before })), ..plain }
     }
 
     /// More than the agent may have. `retryable`: it may work later as it stands, when another alarm is over.

@@ -57,18 +57,28 @@ impl Query {
 
     /// `limit` and `cursor`.
     pub fn page(&self) -> Result<Page, Problem> {
-        let limit = match self.get("limit").map(|text| (text, text.parse::<i64>())) {
-            None => DEFAULT_PAGE,
-            Some((_, Ok(limit))) if limit >= 1 => limit.min(LARGEST_PAGE),
-            // More digits than a number has here is still a number, and above the most.
-            Some((text, Err(_))) if text.len() > 18 && text.bytes().all(|byte| byte.is_ascii_digit()) => LARGEST_PAGE,
-            Some((text, _)) => {
-                let told = format!("limit is {}; give a whole number from 1 to {LARGEST_PAGE}", quoted(text));
-                return Err(Problem::invalid_field("limit", told));
-            }
-        };
+        let limit = self.limit()?;
         let after = self.get("cursor").map(str::parse).transpose();
         let after = after.map_err(|error| Problem::invalid_field("cursor", format!("cursor {error}")))?;
         Ok(Page { limit, after })
+    }
+
+    /// `limit` by itself, of a list that goes on by other means.
+    pub fn limit(&self) -> Result<i64, Problem> {
+        let limit = self.whole("limit", 1, &format!("give a whole number from 1 to {LARGEST_PAGE}"))?;
+        Ok(limit.map_or(DEFAULT_PAGE, |limit| limit.min(LARGEST_PAGE)))
+    }
+
+    /// A whole number, `least` or more.
+    pub fn whole(&self, name: &str, least: i64, remedy: &str) -> Result<Option<i64>, Problem> {
+        match self.get(name).map(|text| (text, text.parse::<i64>())) {
+            None => Ok(None),
+            Some((_, Ok(number))) if number >= least => Ok(Some(number)),
+            // More digits than a number has here is still a number, and above the most.
+            Some((text, Err(_))) if text.len() > 18 && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Ok(Some(i64::MAX))
+            }
+            Some((text, _)) => Err(Problem::invalid_field(name, format!("{name} is {}; {remedy}", quoted(text)))),
+        }
     }
 }

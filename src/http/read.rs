@@ -4,7 +4,7 @@
 use axum::http::HeaderMap;
 use chrono::{DateTime, Utc};
 
-use super::{alarms, auth, envelope, problem::Problem, schedules};
+use super::{alarms, auth, envelope, problem::Problem, schedules, sessions};
 use crate::domain::{
     access::Did,
     alarm::{Defaults, Definition},
@@ -34,6 +34,16 @@ pub fn bulk(body: &[u8]) -> Result<alarms::bulk::Meant, Problem> {
 /// `POST /v1/schedules/preview`
 pub fn preview(body: &[u8], now: DateTime<Utc>) -> Result<Vec<Fire>, Problem> {
     Ok(envelope::parse::<schedules::PreviewBody>(body)?.fires(None, now)?.1)
+}
+
+/// `POST /v1/sessions/{key}/events`
+pub fn event(body: &[u8]) -> Result<sessions::body::NewEvent, Problem> {
+    envelope::parse::<sessions::body::EventBody>(body)?.event()
+}
+
+/// `POST /v1/sessions/{key}/checkpoints`
+pub fn checkpoint(body: &[u8]) -> Result<sessions::body::Checkpoint, Problem> {
+    envelope::parse::<sessions::body::CheckpointBody>(body)?.checkpoint()
 }
 
 /// `POST /v1/agent/auth/challenge`

@@ -286,6 +286,12 @@ pub fn instant_or_delay(
     })
 }
 
+/// A `fire_at` by itself, which may have passed.
+pub fn parse_fire_at(text: &str) -> Result<DateTime<Utc>, Vec<Invalid>> {
+    let mut invalid = Vec::new();
+    instant(&mut invalid, "fire_at", text).ok_or(invalid)
+}
+
 fn refused(error: &schedule::Error) -> Invalid {
     Invalid::new(error.field().as_str(), error.to_string(), error.remedy())
 }

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 pub use changes::{Change, Changes};
 pub use draft::{
     Defaults, Draft, LABEL_CAP, LONGEST_DELAY_SECONDS, LONGEST_SPREAD_SECONDS, MAX_FAILURES_CAP, MESSAGE_CAP,
-    instant_or_delay,
+    instant_or_delay, parse_fire_at,
 };
 
 use super::{

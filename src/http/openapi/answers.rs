@@ -11,8 +11,12 @@ use crate::{
     http::{
         envelope::{BODY_CAP, BODY_DEADLINE},
         problem::Problem,
+        sessions,
     },
 };
+
+/// What stands below this has answers of its own.
+const SESSIONS: &str = "/v1/sessions/";
 
 const JSON: &str = "application/json";
 
@@ -68,7 +72,7 @@ pub fn components() -> Value {
             },
             "agent": {
                 "type": "apiKey", "in": "header", "name": "X-Chronos-Agent",
-                "description": "The agent's own token, from POST /v1/agent/auth/verify. It says whose alarms are meant."
+                "description": "The agent's own token, from POST /v1/agent/auth/verify. It says whose alarms and sessions are meant."
             }
         }
     })
@@ -89,7 +93,7 @@ pub fn complete(path: &str, method: &str, operation: &mut Value) {
     for status in common {
         let responses = &mut operation["responses"][status.to_string()];
         if responses.is_null() {
-            *responses = json!({ "description": failure(status).0 });
+            *responses = json!({ "description": failure(path, status).0 });
         }
     }
     let responses = operation["responses"].as_object_mut().expect("every operation has answers");
@@ -104,7 +108,7 @@ pub fn complete(path: &str, method: &str, operation: &mut Value) {
         if status == "429" {
             response["headers"]["Retry-After"] = json!({ "$ref": "#/components/headers/Retry-After" });
         }
-        let (_, examples) = failure(status.parse().expect("a status is a number"));
+        let (_, examples) = failure(path, status.parse().expect("a status is a number"));
         response["content"][JSON] = json!({ "schema": reference("Failure"), "examples": examples });
     }
     if id == "health" {
@@ -130,7 +134,7 @@ fn rules(path: &str, method: &str, operation: &Value) -> (Value, Vec<u16>) {
         statuses.extend([400, 408, 413, 415]);
     }
     let by_id = operation["parameters"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == "id"));
-    if by_id {
+    if by_id || path.starts_with(SESSIONS) {
         statuses.push(404);
     }
     let both = json!([{ "transport": [], "agent": [] }]);
@@ -146,12 +150,27 @@ fn success(data: &Value) -> Value {
 }
 
 /// What a status means wherever it comes from, and how it looks.
-fn failure(status: u16) -> (&'static str, Value) {
+fn failure(path: &str, status: u16) -> (&'static str, Value) {
     let one = |problem: Problem| {
         let (code, body) = (problem.code(), problem.body());
         json!({ code: { "value": body } })
     };
     match status {
+        404 if path.starts_with(SESSIONS) => (
+            "There is no such session of the agent's, or no such effect or timer in it. The same for an unknown one, a malformed key or id and \
+             somebody else's session.",
+            one(Problem::no_such_session()),
+        ),
+        409 if path.ends_with("/events") => (
+            "The id stands for another event.",
+            one(Problem::conflict("id stands for another event of this session; give another id")),
+        ),
+        409 if path.ends_with("/checkpoints") => {
+            ("The event is not next.", one(sessions::checkpoints::out_of_turn(3, 3, 5)))
+        }
+        409 if path.starts_with(SESSIONS) => {
+            ("It is too soon for it.", one(sessions::effects::in_cooldown("2026-11-16T09:00:15Z")))
+        }
         400 => (
             "The body, a parameter or a header is not what it should be; `field` says which, `message` how.",
             one(vec![Invalid::new("kind", "is \"sometimes\"", "give once or cron")].into()),

@@ -6,6 +6,9 @@ const DID: &str = "did:matrix:11111111-2222-3333-4444-555555555555:d75a980182b10
 const NONCE: &str = "kq0Zl3lq1n1m8mEJ6i5YcVqyO2wTnA9d";
 const ID: &str = "019a8f6e-3c1a-7b52-9d7e-0f3a5c2b1d4e";
 
+const SESSION: &str = "11111111-2222-3333-4444-555555555555:portfolio-agent:thread-7";
+const EVENT: &str = "019a8f6d-77aa-7c3d-8e21-5b6f7a8c9d01";
+
 /// Examples of an operation's body, by name.
 pub fn requests(operation: &str) -> Value {
     match operation {
@@ -54,6 +57,29 @@ pub fn requests(operation: &str) -> Value {
             "The next two mornings in Berlin",
             json!({ "cron_expr": "30 2 * * *", "timezone": "Europe/Berlin", "from": "2026-03-28T12:00:00Z", "n": 2 }),
         ),
+        "appendSessionEvent" => json!({
+            "user": { "summary": "The user said something", "value": { "id": EVENT, "type": "user_message", "payload": { "text": "Remind me tomorrow." } } },
+            "tool": {
+                "summary": "A tool found something",
+                "value": { "type": "tool_result", "payload": { "tool_id": "call_7", "payload": { "price": 101.5 } } }
+            }
+        }),
+        "storeCheckpoint" => json!({
+            "reply": {
+                "summary": "An answer, and a follow-up tomorrow",
+                "value": {
+                    "checkpoint_id": "1ef7a1c2", "event_seq": 1,
+                    "effects": [
+                        { "type": "send_message", "payload": { "content": "I will." } },
+                        {
+                            "type": "schedule_timer",
+                            "payload": { "timer_id": "follow-up", "fire_at": "2026-11-17T09:00:00+01:00", "payload": { "about": "rent" } }
+                        }
+                    ]
+                }
+            },
+            "nothing": { "summary": "Nothing to be done", "value": { "checkpoint_id": "1ef7a1c3", "event_seq": 2 } }
+        }),
         other => unreachable!("{other} takes no body"),
     }
 }
@@ -111,6 +137,35 @@ pub fn answer(operation: &str) -> Value {
                 }
             ]
         }),
+        "getSession" => json!({
+            "session_key": SESSION, "last_seq": 1, "event_seq": 1, "consecutive_autonomous_msgs": 0, "last_autonomous_at": null,
+            "pending_timers": 1, "pending_effects": 1, "created_at": "2026-11-16T08:00:00.123456Z"
+        }),
+        "appendSessionEvent" => with(event(), json!({ "deduped": false })),
+        "listSessionEvents" => json!({ "events": [event()], "count": 1 }),
+        "storeCheckpoint" => json!({
+            "checkpoint_id": "1ef7a1c2", "event_seq": 1,
+            "effects": [
+                { "id": ID, "type": "send_message", "status": "pending", "dedupe_key": "4f1c".repeat(16) },
+                {
+                    "id": "019a8f6e-3c1a-7b52-9d7e-0f3a5c2b1d4f", "type": "schedule_timer", "status": "completed",
+                    "dedupe_key": "a07e".repeat(16)
+                }
+            ],
+            "replaced_timers": []
+        }),
+        "listSessionEffects" => json!({
+            "effects": [{
+                "id": ID, "checkpoint_id": "1ef7a1c2", "type": "send_message", "payload": { "content": "I will." },
+                "dedupe_key": "4f1c".repeat(16), "status": "pending", "attempt_count": 0, "last_attempt_at": null,
+                "created_at": "2026-11-16T08:00:01Z", "updated_at": "2026-11-16T08:00:01Z"
+            }],
+            "count": 1
+        }),
+        "acknowledgeSessionEffect" => json!({ "id": ID, "status": "completed" }),
+        "listSessionTimers" => json!({ "timers": [timer("pending")], "count": 1 }),
+        "getSessionTimer" => timer("pending"),
+        "cancelSessionTimer" => timer("cancelled"),
         other => unreachable!("{other} is no operation"),
     }
 }
@@ -141,6 +196,20 @@ fn alarm(status: &str) -> Value {
         "cancelled" => with(always, json!({ "cancelled_by": "owner" })),
         other => unreachable!("no example of an alarm that is {other}"),
     }
+}
+
+fn event() -> Value {
+    json!({
+        "id": EVENT, "seq": 1, "type": "user_message", "payload": { "text": "Remind me tomorrow." },
+        "created_at": "2026-11-16T08:00:00.123456Z"
+    })
+}
+
+fn timer(status: &str) -> Value {
+    json!({
+        "timer_id": "follow-up", "fire_at": "2026-11-17T08:00:00Z", "payload": { "about": "rent" }, "status": status,
+        "created_at": "2026-11-16T08:00:01Z", "updated_at": "2026-11-16T08:00:01Z"
+    })
 }
 
 fn with(mut value: Value, more: Value) -> Value {

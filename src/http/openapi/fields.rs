@@ -16,6 +16,10 @@ use crate::{
         labels::SELECTOR_CAP,
         occurrence::{Outcome, Reason},
         schedule::{MAX_EXPRESSION_BYTES, MAX_ZONE_BYTES},
+        session::{
+            autonomy::EventType,
+            effect::{EffectStatus, EffectType},
+        },
     },
     http::query::DEFAULT_PAGE,
     store::alarms::Action,
@@ -152,8 +156,44 @@ fields! {
     }
 }
 
+// What callers write of sessions. Which payload goes with which type, [`super::bodies`] tells.
+fields! {
+    event_id {
+        "type": ["string", "null"], "format": "uuid",
+        "description": "The client's own id of the event, a UUID: a repeated request finds the event instead of appending another."
+    }
+    posted_event_type {
+        "type": "string", "enum": ["user_message", "tool_result"], "description": "What happened."
+    }
+    event_payload {
+        "type": "object",
+        "description": "Of a `user_message` its `text`, of a `tool_result` its `tool_id` and `payload`; further keys are kept. Up to 64 levels deep and without NUL characters; it comes back to the byte."
+    }
+    checkpoint_id {
+        "type": "string", "minLength": 1, "maxLength": KEY_CAP, "pattern": NO_NUL,
+        "description": "The agent's own id of the checkpoint: a repeated request has the same answer and does nothing. At most 256 bytes."
+    }
+    checkpoint_event_seq {
+        "type": "integer", "minimum": 1, "description": "The event that was processed: the one behind the session's `event_seq`."
+    }
+    asked_effect_type {
+        "type": "string", "enum": ["send_message", "schedule_timer"], "description": "What is to be done."
+    }
+    asked_effect_payload {
+        "type": "object",
+        "description": "Of a `send_message` its `content`; of a `schedule_timer` its `timer_id`, its `fire_at` (RFC 3339 with an offset, from 1970 to 2100, rounded up to the microsecond; one that has passed comes due at once) and, if the timer's event is to carry something, its `payload`. Nothing else."
+    }
+}
+
 // What callers write beside the body.
 fields! {
+    session_key {
+        "type": "string", "maxLength": KEY_CAP, "pattern": "^[A-Za-z0-9_-]+:[A-Za-z0-9_-]+:[A-Za-z0-9_-]+$",
+        "example": "11111111-2222-3333-4444-555555555555:portfolio-agent:thread-7"
+    }
+    timer_id_in_path { "type": "string", "minLength": 1, "maxLength": KEY_CAP, "pattern": NO_NUL, "example": "follow-up" }
+    after { "type": "integer", "minimum": 0, "default": 0 }
+    effect_status_asked { "type": "string", "enum": words(EffectStatus::ALL, EffectStatus::as_str) }
     key_in_path { "type": "string", "minLength": 1, "maxLength": KEY_CAP, "pattern": NO_NUL, "example": "daily-summary-v1" }
     key_in_header { "type": "string", "maxLength": KEY_CAP, "pattern": "^[ -~]*$" }
     revision_in_header { "type": "string", "pattern": r#"^([*]|"[0-9]{1,18}")$"#, "example": "\"7\"" }
@@ -189,6 +229,31 @@ fields! {
     reason {
         "type": "string", "enum": words(Reason::ALL, Reason::as_str), "description": "Of a run: why these slots had no attempt."
     }
+}
+
+// What callers see of sessions.
+fields! {
+    event_type { "type": "string", "enum": words(EventType::ALL, EventType::as_str), "description": "What happened." }
+    effect_type {
+        "type": "string", "enum": words(EffectType::ALL, EffectType::as_str),
+        "description": "What is to be done: tell the client something; remind the agent; or, of chronos' own making, tell the router that a timer came due."
+    }
+    effect_status {
+        "type": "string", "enum": words(EffectStatus::ALL, EffectStatus::as_str), "description": "Where the effect stands."
+    }
+    effect_reason { "type": "string", "description": "Why it was suppressed, cancelled or given up." }
+    dedupe_key {
+        "type": "string", "pattern": "^[0-9a-f]{64}$",
+        "description": "The same however often it is sent: what a client dedupes on."
+    }
+    timer_status {
+        "type": "string", "enum": ["pending", "promoted", "cancelled"],
+        "description": "Where the timer stands; `promoted`: it came due, and its event is in the session's log."
+    }
+}
+
+pub fn timer_payload_seen() -> Schema {
+    any("What the timer's event carries, to the byte; `null` if nothing.")
 }
 
 pub fn payload() -> Schema {

@@ -6,6 +6,7 @@
 //! | an operation's name, words and own answers | above its handler (`#[utoipa::path]`) |
 //! | what bodies and answers hold | on the very structs that are read and written (`ToSchema`) |
 //! | what a field may hold | [`fields`] |
+//! | what a body's fields do not say one by one | [`bodies`] |
 //! | what stands in paths, queries and headers | [`parameters`] |
 //! | auth, envelope, headers and failures, by rule | [`answers`] |
 //! | worked examples | [`examples`] |
@@ -15,6 +16,7 @@
 //! schemathesis, against what the facade does.
 
 mod answers;
+mod bodies;
 mod examples;
 pub mod fields;
 pub mod page;
@@ -26,14 +28,14 @@ use axum::{http::header::CONTENT_TYPE, response::IntoResponse};
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{alarms, auth, health, schedules};
+use super::{alarms, auth, health, schedules, sessions};
 
 const ABOUT: &str = "\
 Chronos wakes agents on time. An agent signs in with its key, stores alarms, and at the due instant a wake goes to the agents' router.
 
-**Auth.** Everything under `/v1` needs the transport bearer (`Authorization: Bearer …`); alarms and schedules need the agent's own \
-token besides (`X-Chronos-Agent: …`), which `POST /v1/agent/auth/challenge` and `…/verify` give for a day. An agent sees its own \
-alarms and no others.
+**Auth.** Everything under `/v1` needs the transport bearer (`Authorization: Bearer …`); alarms, schedules and sessions need the \
+agent's own token besides (`X-Chronos-Agent: …`), which `POST /v1/agent/auth/challenge` and `…/verify` give for a day. An agent sees \
+its own alarms and sessions and no others.
 
 **Envelope.** Every answer is `{\"ok\": true, \"data\": …}` or `{\"ok\": false, \"error\": {code, message, retryable, field?, details?}}`, \
 also for an unknown path (404 `not_found`) and for a method that a path does not take (405 `invalid_request`, with `Allow`). Answers \
@@ -66,11 +68,21 @@ This document is at `/openapi.json`, the page at `/docs`; neither needs auth nor
         alarms::edit::fire,
         alarms::edit::rearm,
         schedules::preview,
+        sessions::get,
+        sessions::events::append,
+        sessions::events::list,
+        sessions::checkpoints::store,
+        sessions::effects::list,
+        sessions::effects::acknowledge,
+        sessions::timers::list,
+        sessions::timers::get,
+        sessions::timers::cancel,
     ),
     tags(
         (name = "sign in", description = "An agent proves that it holds the key its DID names."),
         (name = "alarms", description = "What an agent does with its alarms."),
         (name = "schedules", description = "When would it fire?"),
+        (name = "sessions", description = "Conversations in which an agent follows up by itself. Where they are switched off (`CHRONOS_AUTONOMY_ENABLED=false`) there are no such paths."),
         (name = "service", description = "What this is, and whether it works."),
     ),
 )]
@@ -106,41 +118,14 @@ fn document() -> Value {
             document["components"][section][name] = entry.clone();
         }
     }
-    document["components"]["schemas"]["AlarmBody"]["oneOf"] = one_schedule();
+    let schemas = &mut document["components"]["schemas"];
+    schemas["AlarmBody"]["oneOf"] = bodies::one_schedule();
+    schemas["SessionEventBody"]["oneOf"] = bodies::event_by_type();
+    schemas["EffectBody"]["oneOf"] = bodies::effect_by_type();
     for (path, methods) in document["paths"].as_object_mut().expect("there are paths") {
         for (method, operation) in methods.as_object_mut().expect("a path has methods") {
             answers::complete(path, method, operation);
         }
     }
     document
-}
-
-/// The one thing that a body's fields do not say one by one: a schedule is given once, in the way of its kind.
-fn one_schedule() -> Value {
-    let only_of_series = json!({ "starts_at": { "type": "null" }, "ends_at": { "type": "null" }, "spread_seconds": { "enum": [null, 0] } });
-    let alternative = |title: &str, kind: &str, given: &str, own: Value, foreign: &[&str]| {
-        let mut properties = json!({ "kind": { "enum": [kind] }, given: own });
-        for name in foreign {
-            properties[name] = json!({ "type": "null" });
-        }
-        if kind == "once" {
-            properties["cron_expr"] = json!({ "enum": [null, ""] });
-            properties
-                .as_object_mut()
-                .expect("made above")
-                .extend(only_of_series.as_object().expect("made above").clone());
-        }
-        json!({ "title": title, "required": ["kind", given], "properties": properties })
-    };
-    json!([
-        alternative("Once, at an instant", "once", "fire_at", json!({ "type": "string" }), &["delay_seconds"]),
-        alternative("Once, after a while", "once", "delay_seconds", json!({ "type": "integer" }), &["fire_at"]),
-        alternative(
-            "Again and again",
-            "cron",
-            "cron_expr",
-            json!({ "type": "string", "minLength": 1 }),
-            &["fire_at", "delay_seconds"]
-        ),
-    ])
 }

@@ -61,6 +61,59 @@ pub struct Filter {
 }
 
 #[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct SessionKey {
+    /// The session's key, `userId:agentId:threadId`, at most 256 bytes. The user is the agent's own.
+    #[param(schema_with = fields::session_key)]
+    key: String,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct EffectId {
+    /// The effect's id. A malformed one is an unknown one.
+    id: Uuid,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct TimerId {
+    /// The agent's own name of the timer, percent-encoded UTF-8, at most 256 bytes.
+    #[param(schema_with = fields::timer_id_in_path)]
+    timer_id: String,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Limit {
+    /// How many at most. Above 500 counts as 500.
+    #[param(schema_with = fields::limit)]
+    limit: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct EventsAsked {
+    /// Only events behind this `seq`.
+    #[param(schema_with = fields::after)]
+    after: Option<i64>,
+    /// How many at most. Above 500 counts as 500.
+    #[param(schema_with = fields::limit)]
+    limit: Option<i64>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct EffectsAsked {
+    /// Only effects that stand so.
+    #[param(schema_with = fields::effect_status_asked)]
+    status: Option<String>,
+    /// How many at most. Above 500 counts as 500.
+    #[param(schema_with = fields::limit)]
+    limit: Option<i64>,
+}
+
+#[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub struct IdempotencyKey {
     /// Counts as the field `idempotency_key`; given both, they must be equal.

@@ -11,8 +11,10 @@ use chronos::{
         alarm::{Defaults, Definition, Draft},
         payload::{self, Payload},
         schedule::Schedule,
+        session::autonomy::EventType,
     },
     http::read,
+    store::checkpoints::What,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -167,6 +169,71 @@ pub fn preview_body(data: &[u8]) -> bool {
             false
         }
     }
+}
+
+/// The bytes are the body of `POST /v1/sessions/{key}/events`.
+pub fn event_body(data: &[u8]) -> bool {
+    match read::event(data) {
+        Ok(event) => {
+            assert_written(data, &event.payload);
+            let value: Option<Value> = serde_json::from_str(event.payload.as_str()).ok();
+            match event.event_type {
+                EventType::UserMessage => assert!(value.is_none_or(|value| value["text"].is_string())),
+                EventType::ToolResult => {
+                    assert!(value.is_none_or(|value| value["tool_id"].is_string() && value.get("payload").is_some()));
+                }
+                EventType::Timer => panic!("nobody posts that a timer came due"),
+            }
+            true
+        }
+        Err(problem) => {
+            assert_told(&problem);
+            false
+        }
+    }
+}
+
+/// The bytes are the body of `POST /v1/sessions/{key}/checkpoints`.
+pub fn checkpoint_body(data: &[u8]) -> bool {
+    let fits = |text: &str| (1..=256).contains(&text.len()) && !text.contains('\0');
+    match read::checkpoint(data) {
+        Ok(checkpoint) => {
+            assert!(fits(&checkpoint.checkpoint_id) && checkpoint.event_seq >= 1 && checkpoint.effects.len() <= 100);
+            for effect in checkpoint.effects {
+                assert_written(data, &effect.payload);
+                let value: Option<Value> = serde_json::from_str(effect.payload.as_str()).ok();
+                match effect.what {
+                    What::SendMessage => {
+                        assert!(value.is_none_or(|value| value["content"].is_string()));
+                    }
+                    What::ScheduleTimer { timer_id, fire_at, payload } => {
+                        assert!(fits(&timer_id), "{timer_id:?} does not fit its column");
+                        assert!(value.is_none_or(|value| value["timer_id"] == timer_id));
+                        assert_before_the_end(fire_at);
+                        assert_eq!(fire_at.nanosecond() % 1000, 0, "{fire_at} is finer than Postgres");
+                        if let Some(payload) = payload {
+                            assert!(
+                                effect.payload.as_str().contains(payload.as_str()),
+                                "it is carried as it was written"
+                            );
+                            assert_ne!(payload.as_str(), "null", "null is nothing");
+                        }
+                    }
+                }
+            }
+            true
+        }
+        Err(problem) => {
+            assert_told(&problem);
+            false
+        }
+    }
+}
+
+/// What is kept of a body is kept to the byte.
+fn assert_written(data: &[u8], payload: &Payload) {
+    assert!(text(data).contains(payload.as_str()), "{payload:?} was not written so");
+    assert!(Payload::parse(payload.as_str().to_owned()).is_ok(), "a payload stays one");
 }
 
 /// What everything behind both doors relies on.

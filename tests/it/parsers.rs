@@ -56,6 +56,11 @@ fn nearly(name: &str) -> String {
             r#"(,"status":"(active|fired|[a-z,]{0,4})"|,"dry_run":(true|null|1)|,"[a-z\\n]{1,3}":1)?\}"#,
         ],
         "challenge" => &[r"(did:matrix:[ab:]{1,3}:[0-9a-f]{15,17}\n[ab:\n]{0,3}\n?){1,2}"],
+        "checkpoint_body" => &[
+            r#"\{"checkpoint_id":"[a-z\\n]{0,3}","event_seq":-?[0-9]{1,19},"effects":\[(\{"type":"(send_message"#,
+            r#""(,"payload":\{"content":"[a-z\\ud8]{0,5}"(,"[a-z\\n]{1,2}":1)?\})?|schedule_timer","payload":\{"timer_id":"[a-zé]{0,2}""#,
+            r#","fire_at":"<instant>"(,"payload":[\[\]0-9,{}nul]{0,5})?\}|wake","payload":\{\})\},?){0,2}\]\}"#,
+        ],
         "create_body" => &[
             r#"\{"wake_message":"[a-z ]{0,5}",("kind":"once","delay_seconds":-?[0-9]{1,19}|"#,
             r#""kind":"once","fire_at":"<instant>"|"kind":"cron","cron_expr":"<cron>"|"kind":"[a-z\\n]{0,3}")"#,
@@ -67,6 +72,11 @@ fn nearly(name: &str) -> String {
         ],
         "cursor" => &[r"AAY[A-Za-z0-9_-]{28,30}|[A-Za-z0-9_-]{31,33}"],
         "did" => &[r"(did|DID):(matrix|web):[A-Za-z0-9_-]{0,36}:[0-9a-fA-Fg]{15,17}(:)?"],
+        "event_body" => &[
+            r#"\{("id":"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{11,12}",)?"type":"#,
+            r#"("user_message","payload":\{"text":("[a-z\\u0d8]{0,6}"|[0-9\[\]]{1,2})|"tool_result","payload":\{"tool_id":"[a-z]{0,2}""#,
+            r#"(,"payload":[\[\]0-9,{}nul]{0,5})?|"timer","payload":\{"timer_id":"t")(,"[a-z\\n]{1,4}": ?1e?[0-9])?\}\}"#,
+        ],
         "every" => &[r" ?([0-9]{1,5}[hms]){1,3}[hmsd]?|0*[0-9]{17,22}[hms]"],
         "page_size" => &[r"(limit|limi[tT]|%6[0-9a-f]imit)=(%3[0-9]|[0-9+-]){0,6}(&[a-z%0]{0,4}=?)?"],
         "patch_body" => &[

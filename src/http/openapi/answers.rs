@@ -156,6 +156,10 @@ fn failure(path: &str, status: u16) -> (&'static str, Value) {
         json!({ code: { "value": body } })
     };
     match status {
+        400 if path.starts_with(SESSIONS) => (
+            "The body or a parameter is not what it should be; `field` says which, as a path such as `effects[2].payload.fire_at`, `message` how.",
+            one(Problem::invalid_field("type", "type: is \"thought\"; give user_message or tool_result")),
+        ),
         404 if path.starts_with(SESSIONS) => (
             "There is no such session of the agent's, or no such effect or timer in it. The same for an unknown one, a malformed key or id and \
              somebody else's session.",

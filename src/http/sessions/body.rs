@@ -324,3 +324,39 @@ impl Wrong {
         Problem::invalid_fields(&self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::envelope::parse;
+
+    #[test]
+    fn an_event_is_kept_to_the_byte() {
+        let body =
+            br#"{"type": "tool_result", "payload": { "payload":null, "tool_id":"\u0061", "n":1e400 } , "id": null}"#;
+        let event = parse::<EventBody>(body).unwrap().event().unwrap();
+        assert_eq!((event.id, event.event_type), (None, EventType::ToolResult));
+        assert_eq!(event.payload.as_str(), r#"{ "payload":null, "tool_id":"\u0061", "n":1e400 }"#);
+    }
+
+    #[test]
+    fn a_timer_is_never_early_and_carries_what_was_written_or_nothing() {
+        let fields = r#""timer_id": "t", "fire_at": "2026-11-16T10:00:00.0000001+01:00""#;
+        for (rest, carried) in
+            [("", None), (r#", "payload": null"#, None), (r#", "payload": [ 1.0 ]"#, Some("[ 1.0 ]"))]
+        {
+            let payload = format!("{{ {fields}{rest} }}");
+            let body = format!(
+                r#"{{"checkpoint_id":"c","event_seq":7,"effects":[{{"type":"schedule_timer","payload":{payload}}}]}}"#
+            );
+            let mut checkpoint = parse::<CheckpointBody>(body.as_bytes()).unwrap().checkpoint().unwrap();
+            assert_eq!((checkpoint.checkpoint_id.as_str(), checkpoint.event_seq), ("c", 7));
+            let what = What::ScheduleTimer {
+                timer_id: "t".to_owned(),
+                fire_at: "2026-11-16T09:00:00.000001Z".parse().unwrap(),
+                payload: carried.map(|text| Payload::parse(text.to_owned()).unwrap()),
+            };
+            assert_eq!(checkpoint.effects.remove(0), Asked { payload: Payload::parse(payload).unwrap(), what });
+        }
+    }
+}

@@ -73,15 +73,16 @@ fn events() -> Vec<Case> {
     ]
 }
 
+fn effect(effect: &Value) -> Value {
+    json!({ "checkpoint_id": "c", "event_seq": 1, "effects": [effect] })
+}
+
+fn good() -> Value {
+    json!({ "type": "send_message", "payload": { "content": "hi" } })
+}
+
 fn checkpoints() -> Vec<Case> {
-    let of = |effect: Value| json!({ "checkpoint_id": "c", "event_seq": 1, "effects": [effect] });
-    let message = |payload: Value| of(json!({ "type": "send_message", "payload": payload }));
-    let timer = |payload: Value| of(json!({ "type": "schedule_timer", "payload": payload }));
-    let good = json!({ "type": "send_message", "payload": { "content": "hi" } });
-    let fire_at = "2090-01-01T00:00:00Z";
-    let raw = |payload: &str| {
-        format!(r#"{{"checkpoint_id":"c","event_seq":1,"effects":[{{"type":"schedule_timer","payload":{payload}}}]}}"#)
-    };
+    let good = good();
     vec![
         case(
             json!({ "event_seq": 1 }),
@@ -110,6 +111,21 @@ fn checkpoints() -> Vec<Case> {
             "effects",
             "effects: has 101 effects; give at most 100 in one checkpoint",
         ),
+        // Told by its place, behind those that are right, together with all others.
+        case(
+            json!({ "checkpoint_id": "c", "event_seq": 1, "effects": [
+                good, good, { "type": "schedule_timer", "payload": { "timer_id": "t", "fire_at": "x" } }, { "type": "x" }
+            ] }),
+            "effects[2].payload.fire_at",
+            "effects[3].type: is \"x\"",
+        ),
+    ]
+}
+
+fn sends() -> Vec<Case> {
+    let of = |value: Value| effect(&value);
+    let message = |payload: Value| effect(&json!({ "type": "send_message", "payload": payload }));
+    vec![
         case(of(json!(null)), "effects[0]", "effects[0]: is not a JSON object"),
         case(of(json!(["send_message", { "content": "hi" }])), "effects[0]", "is not a JSON object"),
         case(of(json!({ "payload": {} })), "effects[0].type", "is missing; give send_message or schedule_timer"),
@@ -140,6 +156,16 @@ fn checkpoints() -> Vec<Case> {
             "effects[0].payload: unknown field `lang`, expected `content`",
         ),
         case(message(json!({ "content": "\u{0}" })), "effects[0].payload", "holds a NUL character"),
+    ]
+}
+
+fn timers() -> Vec<Case> {
+    let timer = |payload: Value| effect(&json!({ "type": "schedule_timer", "payload": payload }));
+    let fire_at = "2090-01-01T00:00:00Z";
+    let raw = |payload: &str| {
+        format!(r#"{{"checkpoint_id":"c","event_seq":1,"effects":[{{"type":"schedule_timer","payload":{payload}}}]}}"#)
+    };
+    vec![
         case(timer(json!({})), "effects[0].payload.timer_id", "effects[0].payload.fire_at: is missing"),
         case(
             timer(json!({ "timer_id": "", "fire_at": fire_at })),
@@ -196,21 +222,15 @@ fn checkpoints() -> Vec<Case> {
             "effects[0].payload.timer_id",
             "duplicate field `timer_id`; give it once",
         ),
-        // Told by its place, behind those that are right, together with all others.
-        case(
-            json!({ "checkpoint_id": "c", "event_seq": 1, "effects": [
-                good, good, { "type": "schedule_timer", "payload": { "timer_id": "t", "fire_at": "x" } }, { "type": "x" }
-            ] }),
-            "effects[2].payload.fire_at",
-            "effects[3].type: is \"x\"",
-        ),
     ]
 }
 
 #[tokio::test]
 async fn a_mistake_in_a_body_is_told_with_its_path_and_nothing_is_stored() {
     let (_world, _daemon, api) = door().await;
-    for (rest, cases) in [("/events", events()), ("/checkpoints", checkpoints())] {
+    let tables =
+        [("/events", events()), ("/checkpoints", checkpoints()), ("/checkpoints", sends()), ("/checkpoints", timers())];
+    for (rest, cases) in tables {
         for (body, field, said) in cases {
             let answer = api.post_text(&of_session(rest), &body).await;
             assert_eq!(answer.refusal(), (400, "invalid_request", field), "{body:.200}: {}", answer.text);

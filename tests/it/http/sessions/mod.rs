@@ -159,7 +159,7 @@ async fn a_checkpoint_stores_what_the_agent_wants_done_once() {
         "checkpoint_id": "c1", "event_seq": 1, "replaced_timers": ["follow-up"],
         "effects": [
             { "type": "send_message", "status": "pending" },
-            { "type": "schedule_timer", "status": "completed" },
+            { "type": "schedule_timer", "status": "cancelled", "reason": "replaced" },
             { "type": "schedule_timer", "status": "completed" }
         ]
     });

@@ -4,11 +4,12 @@
 use axum::http::HeaderMap;
 use chrono::{DateTime, Utc};
 
-use super::{alarms, auth, envelope, problem::Problem, schedules};
+use super::{alarms, auth, envelope, problem::Problem, schedules, service_calls};
 use crate::domain::{
     access::Did,
     alarm::{Defaults, Definition},
     schedule::Fire,
+    timer::Timer,
 };
 
 pub use auth::Proof;
@@ -34,6 +35,11 @@ pub fn bulk(body: &[u8]) -> Result<alarms::bulk::Meant, Problem> {
 /// `POST /v1/schedules/preview`
 pub fn preview(body: &[u8], now: DateTime<Utc>) -> Result<Vec<Fire>, Problem> {
     Ok(envelope::parse::<schedules::PreviewBody>(body)?.fires(None, now)?.1)
+}
+
+/// `PUT /v1/service-calls/{service_call_id}/timer`
+pub fn timer(body: &[u8]) -> Result<Timer, Problem> {
+    envelope::parse::<service_calls::TimerBody>(body)?.define()
 }
 
 /// `POST /v1/agent/auth/challenge`

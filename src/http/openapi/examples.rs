@@ -54,6 +54,16 @@ pub fn requests(operation: &str) -> Value {
             "The next two mornings in Berlin",
             json!({ "cron_expr": "30 2 * * *", "timezone": "Europe/Berlin", "from": "2026-03-28T12:00:00Z", "n": 2 }),
         ),
+        "putTimer" => json!({
+            "at": { "summary": "At an instant", "value": { "due_at": "2030-06-16T09:00:00.000Z" } },
+            "traced": {
+                "summary": "With the request's trace, and something for whoever receives the event",
+                "value": {
+                    "due_at": "2030-06-16T09:00:00.000Z", "correlation_id": "0af7651916cd43dd8448eb211c80319c",
+                    "payload": { "step": "charge the card" }
+                }
+            }
+        }),
         other => unreachable!("{other} takes no body"),
     }
 }
@@ -111,6 +121,11 @@ pub fn answer(operation: &str) -> Value {
                 }
             ]
         }),
+        "putServiceCall" => json!({ "tenant_id": DID, "service_call_id": "call-7" }),
+        "deleteServiceCall" => json!({ "deleted": true, "in_flight": false }),
+        "putTimer" => timer(Value::Null, "Scheduled"),
+        "getTimer" => timer(json!("2030-06-16T09:00:00.012Z"), "Reached"),
+        "traceTimers" => json!({ "timers": [timer(Value::Null, "Scheduled")], "count": 1 }),
         other => unreachable!("{other} is no operation"),
     }
 }
@@ -141,6 +156,15 @@ fn alarm(status: &str) -> Value {
         "cancelled" => with(always, json!({ "cancelled_by": "owner" })),
         other => unreachable!("no example of an alarm that is {other}"),
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "made where it is passed")]
+fn timer(reached_at: Value, state: &str) -> Value {
+    json!({
+        "tenant_id": DID, "service_call_id": "call-7", "correlation_id": "0af7651916cd43dd8448eb211c80319c",
+        "due_at": "2030-06-16T09:00:00.000Z", "registered_at": "2030-06-15T08:00:00.417Z", "reached_at": reached_at,
+        "state": state
+    })
 }
 
 fn with(mut value: Value, more: Value) -> Value {

@@ -12,8 +12,7 @@ use crate::support::{
 const ASIDE: usize = 4;
 
 async fn beats(db: &mut PgConnection) -> usize {
-    let beats: i64 =
-        sqlx::query_scalar("SELECT coalesce(max(beats), 0) FROM dispatchers").fetch_one(db).await.unwrap();
+    let beats: i64 = sqlx::query_scalar("SELECT coalesce(max(beats), 0) FROM dispatchers").fetch_one(db).await.unwrap();
     usize::try_from(beats).unwrap()
 }
 
@@ -60,7 +59,8 @@ async fn a_suspended_owners_timers_wait_until_it_is_resumed_and_make_nobody_look
     assert_eq!(waiting(&mut db).await, before, "hers stand as they stood");
 
     execute(&mut db, "UPDATE agents SET suspended = false").await;
-    world.sink.wakes(4).await;
+    let events = world.sink.wakes(4).await;
+    assert!(events[1..].iter().all(|event| event.body["tenant_id"] == ann.as_str()), "{events:?}");
 }
 
 /// All that a claim or a try would have changed of the timers.

@@ -154,7 +154,7 @@ pub fn timer_body(data: &[u8]) -> bool {
     match read::timer(data) {
         Ok(timer) => {
             assert!(timer.due_at.nanosecond().is_multiple_of(1_000_000), "{} is on no millisecond", timer.due_at);
-            assert!(timer.due_at >= DateTime::UNIX_EPOCH && timer.due_at.to_rfc3339() < "2101".to_owned());
+            assert!(timer.due_at >= DateTime::UNIX_EPOCH && timer.due_at.to_rfc3339().as_str() < "2101");
             let traceable =
                 |id: &String| (1..=256).contains(&id.len()) && id.bytes().all(|byte| (b' '..=b'~').contains(&byte));
             assert!(timer.correlation_id.as_ref().is_none_or(traceable));

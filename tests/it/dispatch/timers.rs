@@ -175,10 +175,10 @@ async fn a_late_answer_changes_nothing_about_a_call_that_was_deleted_or_schedule
         })
         .await
     };
-    let word = |outcome: &str, status| (outcome.to_owned(), status);
+    let told = |outcome: &str, status| (outcome.to_owned(), status);
     // The deletion's own trace, and what the sink answered to the event.
-    assert_eq!(recorded(&deleted).await, [word("cancelled", None), word("cancelled", Some(202))]);
-    assert_eq!(recorded(&moved).await, [word("fenced", Some(202))]);
+    assert_eq!(recorded(&deleted).await, [told("cancelled", None), told("cancelled", Some(202))]);
+    assert_eq!(recorded(&moved).await, [told("fenced", Some(202))]);
     assert_eq!(api.get(&timer("deleted")).await.status, 404);
     assert_eq!(api.get(&timer("moved")).await.data(), anew);
 }

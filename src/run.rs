@@ -101,8 +101,8 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     let mut api_address = None;
     if let Some(api) = &config.api {
         let store = process.connect(database, store::API, database.api_pool).await?;
-        let autonomy = config::Autonomy::default();
-        let facade = http::Facade::new(store, watcher, Arc::clone(&process.clock), api, config.max_failures, autonomy);
+        let facade =
+            http::Facade::new(store, watcher, Arc::clone(&process.clock), api, config.max_failures, config.autonomy);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);
         process.api(listener, facade, api, http::server::most_connections(files, own_connections(&config)));
@@ -121,9 +121,7 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     });
     if let Some(dispatch) = config.dispatch {
         let election = elections.as_ref().filter(|_| elect_dispatch).map(|elect| elect(DISPATCH_LEASE));
-        process
-            .dispatch(database, dispatch, config.shutdown, election, (config.autonomy.clone(), config.max_failures))
-            .await?;
+        process.dispatch(database, dispatch, config.shutdown, election, (config.autonomy, config.max_failures)).await?;
     }
     if let (true, Some(client), Some(elect)) = (config.roles.controller, client, elections) {
         let controller = Controller {

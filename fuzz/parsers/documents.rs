@@ -151,6 +151,24 @@ pub fn bulk_body(data: &[u8]) -> bool {
     }
 }
 
+/// The bytes are the body of `PUT /v1/service-calls/{service_call_id}/timer`.
+pub fn timer_body(data: &[u8]) -> bool {
+    match read::timer(data) {
+        Ok(timer) => {
+            assert!(timer.due_at.nanosecond().is_multiple_of(1_000_000), "{} is on no millisecond", timer.due_at);
+            assert!(timer.due_at >= DateTime::UNIX_EPOCH && timer.due_at.to_rfc3339().as_str() < "2101");
+            let traceable =
+                |id: &String| (1..=256).contains(&id.len()) && id.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            assert!(timer.correlation_id.as_ref().is_none_or(traceable));
+            true
+        }
+        Err(problem) => {
+            assert_told(&problem);
+            false
+        }
+    }
+}
+
 /// The bytes are the body of `POST /v1/schedules/preview`.
 pub fn preview_body(data: &[u8]) -> bool {
     let now = defaults().born_at;

@@ -46,6 +46,7 @@ pub const PARSERS: &[(&str, Parser)] = &[
     ("selector", words::selector),
     ("service_call_id", words::service_call_id),
     ("session_key", words::session_key),
+    ("timer_body", documents::timer_body),
     ("verify_body", access::verify_body),
     ("zone", schedule::zone),
 ];

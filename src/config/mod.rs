@@ -14,7 +14,6 @@ mod tls;
 
 use std::{fmt, net::IpAddr, time::Duration};
 
-use chrono::TimeDelta;
 use secrecy::SecretString;
 use url::Url;
 
@@ -140,7 +139,7 @@ pub struct Controller {
 }
 
 /// Sessions that follow up by themselves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Autonomy {
     /// If not, there are no sessions, and their timers wait untouched.
     pub enabled: bool,
@@ -154,26 +153,6 @@ pub struct Autonomy {
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Api").finish_non_exhaustive()
-    }
-}
-
-/// Sessions that follow up by themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Autonomy {
-    /// `false`: there are no routes of sessions, and their timers wait untouched.
-    pub enabled: bool,
-    /// How much an agent may say unasked.
-    pub restraint: Restraint,
-    /// How long a client has to acknowledge a send.
-    pub ack: Duration,
-    /// Days for which what was processed is kept; `None`: for ever.
-    pub retention_days: Option<u32>,
-}
-
-impl Default for Autonomy {
-    fn default() -> Self {
-        let restraint = Restraint { max_consecutive: 3, cooldown: TimeDelta::milliseconds(15_000) };
-        Self { enabled: true, restraint, ack: Duration::from_secs(30), retention_days: None }
     }
 }
 

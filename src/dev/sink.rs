@@ -50,6 +50,12 @@ async fn wake(
         Printer::Text => {
             let wake: Value = serde_json::from_str(&body).unwrap_or_default();
             let text = |name: &str| wake[name].as_str().unwrap_or_default().to_owned();
+            // A service call is told of its timer: nobody is woken.
+            if wake["service_call_id"].is_string() {
+                let (call, due_at, payload) = (text("service_call_id"), text("due_at"), &wake["payload"]);
+                println!("due time reached for {call}: {payload}  (delivery {}, due at {due_at})", text("delivery_id"));
+                return (StatusCode::ACCEPTED, "taken");
+            }
             println!(
                 "wake for {}: {}  (alarm {}, scheduled for {}, attempt {})",
                 text("user_id"),

@@ -18,6 +18,7 @@
 //! | [`ladder`] | how long to wait between attempts |
 //! | [`wake`] | what the router is told |
 //! | [`signature`], [`trace`] | how it knows that the wake is ours; under which trace it is found |
+//! | [`timer`] | what a service call may ask for |
 //! | [`session`] | which conversation, and when its agent may speak unasked |
 
 pub mod access;
@@ -36,6 +37,7 @@ pub mod resource;
 pub mod schedule;
 pub mod session;
 pub mod signature;
+pub mod timer;
 pub mod trace;
 pub mod wake;
 mod words;

@@ -15,6 +15,7 @@ pub mod read;
 mod request_id;
 pub mod schedules;
 pub mod server;
+pub mod service_calls;
 pub mod sessions;
 mod turns;
 
@@ -87,6 +88,9 @@ pub fn router(facade: Facade) -> Router {
         .route("/v1/alarms/{id}/fire", post(alarms::edit::fire))
         .route("/v1/alarms/{id}/rearm", post(alarms::edit::rearm))
         .route("/v1/schedules/preview", post(schedules::preview))
+        .route("/v1/service-calls/{service_call_id}", put(service_calls::register).delete(service_calls::delete))
+        .route("/v1/service-calls/{service_call_id}/timer", put(service_calls::schedule).get(service_calls::get))
+        .route("/v1/timers", get(service_calls::trace))
         // Switched off, they are paths like any other that is not there.
         .merge(if facade.autonomy.enabled { of_sessions() } else { Router::new() })
         .route_layer(middleware::from_fn(query::refuse_on_writes))

@@ -83,6 +83,18 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
+    pub fn no_such_service_call() -> Self {
+        let message =
+            "there is no such service call of yours; register it first: PUT /v1/service-calls/{service_call_id}";
+        Self::new(StatusCode::NOT_FOUND, "not_found", message.to_owned())
+    }
+
+    /// The same whether there is no such call, or it has none.
+    pub fn no_such_timer() -> Self {
+        let message = "there is no such service call of yours, or it has no timer";
+        Self::new(StatusCode::NOT_FOUND, "not_found", message.to_owned())
+    }
+
     pub fn no_such_path() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,

@@ -4,11 +4,12 @@
 use axum::http::HeaderMap;
 use chrono::{DateTime, Utc};
 
-use super::{alarms, auth, envelope, problem::Problem, schedules, sessions};
+use super::{alarms, auth, envelope, problem::Problem, schedules, service_calls, sessions};
 use crate::domain::{
     access::Did,
     alarm::{Defaults, Definition},
     schedule::Fire,
+    timer::Timer,
 };
 
 pub use auth::Proof;
@@ -44,6 +45,11 @@ pub fn event(body: &[u8]) -> Result<sessions::body::NewEvent, Problem> {
 /// `POST /v1/sessions/{key}/checkpoints`
 pub fn checkpoint(body: &[u8]) -> Result<sessions::body::Checkpoint, Problem> {
     envelope::parse::<sessions::body::CheckpointBody>(body)?.checkpoint()
+}
+
+/// `PUT /v1/service-calls/{service_call_id}/timer`
+pub fn timer(body: &[u8]) -> Result<Timer, Problem> {
+    envelope::parse::<service_calls::TimerBody>(body)?.define()
 }
 
 /// `POST /v1/agent/auth/challenge`

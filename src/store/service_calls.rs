@@ -136,11 +136,13 @@ impl Store {
             if !lock_call(&mut transaction, command.tenant, command.call).await? {
                 return Ok(None);
             }
-            let timer = match renew_if_same(&mut transaction, command).await? {
-                Some(timer) => timer,
-                None => plan(&mut transaction, command).await?,
-            };
+            if let Some(timer) = renew_if_same(&mut transaction, command).await? {
+                transaction.commit().await?;
+                return Ok(Some(timer));
+            }
+            let timer = plan(&mut transaction, command).await?;
             transaction.commit().await?;
+            self.horizon.hint(db, timer.due_at.max(timer.registered_at), timer.registered_at).await;
             Ok(Some(timer))
         })
         .await

@@ -103,6 +103,10 @@ fn nearly(name: &str) -> String {
         ],
         "service_call_id" => &[r"[A-Za-z0-9_.:-]{0,130}[ /é]?"],
         "session_key" => &[r"([A-Za-z0-9_-]{0,80}:){1,3}[A-Za-z0-9_é -]{0,80}"],
+        "timer_body" => &[
+            r#"\{"due_at":("<instant>"|null|[0-9]{1,3}|"[a-z0-9T:-]{0,9}")"#,
+            r#"(,"correlation_id":("[a-zé ]{0,5}"|null)|,"payload":[\[\]0-9,{}]{0,5}|,"[a-z`]{1,3}":[0-9])?\}"#,
+        ],
         "verify_body" => &[
             r#"\{"did":"<did>"(,"nonce":"[A-Za-z0-9_-]{31,33}","public_key":"[0-9a-f]{64}","#,
             r#""signature":"[0-9a-f]{128}")?(,"[a-z\\n]{1,4}":1)?\}"#,

@@ -296,7 +296,7 @@ fn refused(error: &schedule::Error) -> Invalid {
     Invalid::new(error.field().as_str(), error.to_string(), error.remedy())
 }
 
-fn instant(invalid: &mut Vec<Invalid>, field: &'static str, text: &str) -> Option<DateTime<Utc>> {
+pub fn instant(invalid: &mut Vec<Invalid>, field: &'static str, text: &str) -> Option<DateTime<Utc>> {
     match parse_instant(field, text) {
         Ok(instant) => within_calendar(invalid, field, instant),
         Err(told) => {
@@ -307,7 +307,11 @@ fn instant(invalid: &mut Vec<Invalid>, field: &'static str, text: &str) -> Optio
 }
 
 /// Rounded to the microsecond that Postgres keeps, upwards: rounding down would wake somebody early.
-fn within_calendar(invalid: &mut Vec<Invalid>, field: &'static str, instant: DateTime<Utc>) -> Option<DateTime<Utc>> {
+pub fn within_calendar(
+    invalid: &mut Vec<Invalid>,
+    field: &'static str,
+    instant: DateTime<Utc>,
+) -> Option<DateTime<Utc>> {
     let last: DateTime<Utc> = LAST_INSTANT.parse().expect("LAST_INSTANT is an instant");
     let rounded = round_up(instant);
     if rounded > last {

@@ -18,6 +18,7 @@ pub use draft::{
     Defaults, Draft, LABEL_CAP, LONGEST_DELAY_SECONDS, LONGEST_SPREAD_SECONDS, MAX_FAILURES_CAP, MESSAGE_CAP,
     instant_or_delay, parse_fire_at,
 };
+pub(super) use draft::{instant, within_calendar};
 
 use super::{
     ids::AlarmId,

@@ -106,7 +106,7 @@ fn first_slot(caller: &Caller, definition: &Definition, id: AlarmId, now: DateTi
 }
 
 /// Who gives no correlation id is found by the trace that the request belongs to, or by one of our own.
-fn correlation_of(headers: &HeaderMap) -> String {
+pub fn correlation_of(headers: &HeaderMap) -> String {
     let header = headers.get("traceparent").and_then(|value| value.to_str().ok());
     header.and_then(trace::of_request).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }

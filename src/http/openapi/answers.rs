@@ -72,7 +72,7 @@ pub fn components() -> Value {
             },
             "agent": {
                 "type": "apiKey", "in": "header", "name": "X-Chronos-Agent",
-                "description": "The agent's own token, from POST /v1/agent/auth/verify. It says whose alarms and sessions are meant."
+                "description": "The agent's own token, from POST /v1/agent/auth/verify. It says whose alarms, timers and sessions are meant."
             }
         }
     })
@@ -93,7 +93,7 @@ pub fn complete(path: &str, method: &str, operation: &mut Value) {
     for status in common {
         let responses = &mut operation["responses"][status.to_string()];
         if responses.is_null() {
-            *responses = json!({ "description": failure(path, status).0 });
+            *responses = json!({ "description": failure(path, &id, status).0 });
         }
     }
     let responses = operation["responses"].as_object_mut().expect("every operation has answers");
@@ -108,7 +108,7 @@ pub fn complete(path: &str, method: &str, operation: &mut Value) {
         if status == "429" {
             response["headers"]["Retry-After"] = json!({ "$ref": "#/components/headers/Retry-After" });
         }
-        let (_, examples) = failure(path, status.parse().expect("a status is a number"));
+        let (_, examples) = failure(path, &id, status.parse().expect("a status is a number"));
         response["content"][JSON] = json!({ "schema": reference("Failure"), "examples": examples });
     }
     if id == "health" {
@@ -150,7 +150,7 @@ fn success(data: &Value) -> Value {
 }
 
 /// What a status means wherever it comes from, and how it looks.
-fn failure(path: &str, status: u16) -> (&'static str, Value) {
+fn failure(path: &str, operation: &str, status: u16) -> (&'static str, Value) {
     let one = |problem: Problem| {
         let (code, body) = (problem.code(), problem.body());
         json!({ code: { "value": body } })
@@ -185,7 +185,11 @@ fn failure(path: &str, status: u16) -> (&'static str, Value) {
         ),
         404 => (
             "There is no such alarm of the agent's. The same for an unknown id, a malformed one and somebody else's.",
-            one(Problem::no_such_alarm()),
+            one(match operation {
+                "putTimer" => Problem::no_such_service_call(),
+                "getTimer" => Problem::no_such_timer(),
+                _ => Problem::no_such_alarm(),
+            }),
         ),
         408 => ("The body did not arrive in time.", one(Problem::too_slow(BODY_DEADLINE))),
         409 => (

@@ -80,6 +80,16 @@ pub fn requests(operation: &str) -> Value {
             },
             "nothing": { "summary": "Nothing to be done", "value": { "checkpoint_id": "1ef7a1c3", "event_seq": 2 } }
         }),
+        "putTimer" => json!({
+            "at": { "summary": "At an instant", "value": { "due_at": "2030-06-16T09:00:00.000Z" } },
+            "traced": {
+                "summary": "With the request's trace, and something for whoever receives the event",
+                "value": {
+                    "due_at": "2030-06-16T09:00:00.000Z", "correlation_id": "0af7651916cd43dd8448eb211c80319c",
+                    "payload": { "step": "charge the card" }
+                }
+            }
+        }),
         other => unreachable!("{other} takes no body"),
     }
 }
@@ -166,6 +176,11 @@ pub fn answer(operation: &str) -> Value {
         "listSessionTimers" => json!({ "timers": [timer("pending")], "count": 1 }),
         "getSessionTimer" => timer("pending"),
         "cancelSessionTimer" => timer("cancelled"),
+        "putServiceCall" => json!({ "tenant_id": DID, "service_call_id": "call-7" }),
+        "deleteServiceCall" => json!({ "deleted": true, "in_flight": false }),
+        "putTimer" => call_timer(Value::Null, "Scheduled"),
+        "getTimer" => call_timer(json!("2030-06-16T09:00:00.012Z"), "Reached"),
+        "traceTimers" => json!({ "timers": [call_timer(Value::Null, "Scheduled")], "count": 1 }),
         other => unreachable!("{other} is no operation"),
     }
 }
@@ -209,6 +224,15 @@ fn timer(status: &str) -> Value {
     json!({
         "timer_id": "follow-up", "fire_at": "2026-11-17T08:00:00Z", "payload": { "about": "rent" }, "status": status,
         "created_at": "2026-11-16T08:00:01Z", "updated_at": "2026-11-16T08:00:01Z"
+    })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "made where it is passed")]
+fn call_timer(reached_at: Value, state: &str) -> Value {
+    json!({
+        "tenant_id": DID, "service_call_id": "call-7", "correlation_id": "0af7651916cd43dd8448eb211c80319c",
+        "due_at": "2030-06-16T09:00:00.000Z", "registered_at": "2030-06-15T08:00:00.417Z", "reached_at": reached_at,
+        "state": state
     })
 }
 

@@ -27,6 +27,8 @@ use crate::{
 
 /// Postgres keeps no NUL.
 const NO_NUL: &str = r"^[^\u0000]*$";
+/// Three digits of a second, always.
+const MILLIS: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$";
 const DID: &str = "^did:matrix:[A-Za-z0-9_-]+:[0-9A-Fa-f]{16}$";
 /// Kubernetes' syntax of a label: a value, and a key with its optional prefix.
 const LABEL_VALUE: &str = "^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$";
@@ -120,6 +122,14 @@ fields! {
         "type": ["string", "null"], "maxLength": KEY_CAP, "pattern": "^[ -~]*$",
         "description": "Goes with every wake, in printable ASCII. Left out, it is the trace id of the request's `traceparent`, else a new one."
     }
+    due_at {
+        "type": "string", "format": "date-time",
+        "description": "The instant, RFC 3339 with an offset, before the year 2101. Rounded up to the millisecond. One that has passed is due at once."
+    }
+    timer_correlation_id {
+        "type": ["string", "null"], "maxLength": KEY_CAP, "pattern": "^[ -~]*$",
+        "description": "The request's trace, in printable ASCII: goes with the event. Left out, a timer keeps the one it has; a new one has the trace id of the request's `traceparent`, else a new one."
+    }
     action {
         "type": "string", "enum": words(Action::ALL, Action::as_str),
         "description": "What to do with each alarm."
@@ -202,6 +212,9 @@ fields! {
     cursor { "type": "string", "minLength": 1 }
     statuses_asked { "type": "string", "pattern": statuses_pattern("") }
     selector_asked { "type": "string", "maxLength": SELECTOR_CAP, "example": "team=ops,tier notin (1,2)" }
+    service_call_id { "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9_.:-]+$", "example": "call-7" }
+    any_service_call_id { "type": "string", "minLength": 1, "example": "call-7" }
+    correlation_asked { "type": "string", "minLength": 1, "maxLength": KEY_CAP, "pattern": "^[ -~]+$", "example": "0af7651916cd43dd8448eb211c80319c" }
     text_asked { "type": "string", "maxLength": KEY_CAP, "pattern": NO_NUL }
 }
 
@@ -209,6 +222,11 @@ fields! {
 fields! {
     instant { "type": "string", "format": "date-time" }
     instant_or_null { "type": ["string", "null"], "format": "date-time" }
+    instant_in_millis { "type": "string", "format": "date-time", "pattern": MILLIS }
+    instant_in_millis_or_null { "type": ["string", "null"], "format": "date-time", "pattern": MILLIS }
+    timer_state {
+        "type": "string", "enum": ["Scheduled", "Reached"], "description": "Whether its event has been delivered."
+    }
     instants { "type": "array", "items": { "type": "string", "format": "date-time" } }
     seen_kind { "type": "string", "enum": words(Kind::ALL, Kind::as_str) }
     seen_misfire { "type": "string", "enum": words(Misfire::ALL, Misfire::as_str) }

@@ -28,14 +28,14 @@ use axum::{http::header::CONTENT_TYPE, response::IntoResponse};
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{alarms, auth, health, schedules, sessions};
+use super::{alarms, auth, health, schedules, service_calls, sessions};
 
 const ABOUT: &str = "\
 Chronos wakes agents on time. An agent signs in with its key, stores alarms, and at the due instant a wake goes to the agents' router.
 
-**Auth.** Everything under `/v1` needs the transport bearer (`Authorization: Bearer …`); alarms, schedules and sessions need the \
-agent's own token besides (`X-Chronos-Agent: …`), which `POST /v1/agent/auth/challenge` and `…/verify` give for a day. An agent sees \
-its own alarms and sessions and no others.
+**Auth.** Everything under `/v1` needs the transport bearer (`Authorization: Bearer …`); everything else there but signing in needs the agent's own \
+token besides (`X-Chronos-Agent: …`), which `POST /v1/agent/auth/challenge` and `…/verify` give for a day. An agent sees its own \
+alarms, timers and sessions and no others.
 
 **Envelope.** Every answer is `{\"ok\": true, \"data\": …}` or `{\"ok\": false, \"error\": {code, message, retryable, field?, details?}}`, \
 also for an unknown path (404 `not_found`) and for a method that a path does not take (405 `invalid_request`, with `Allow`). Answers \
@@ -44,7 +44,8 @@ may gain fields; a request with an unknown field is refused, with the field's na
 **Requests** are JSON of at most 256 KiB. A missing Content-Type counts as JSON. `null` counts as left out, except in PATCH. \
 `X-Request-Id` of a request comes back with its answer.
 
-**Instants** are RFC 3339: any offset going in, UTC with `Z` and at most six digits of a second coming out.
+**Instants** are RFC 3339: any offset going in, UTC with `Z` and at most six digits of a second coming out, of service calls' \
+timers always three.
 
 This document is at `/openapi.json`, the page at `/docs`; neither needs auth nor has the envelope.";
 
@@ -68,6 +69,11 @@ This document is at `/openapi.json`, the page at `/docs`; neither needs auth nor
         alarms::edit::fire,
         alarms::edit::rearm,
         schedules::preview,
+        service_calls::register,
+        service_calls::delete,
+        service_calls::schedule,
+        service_calls::get,
+        service_calls::trace,
         sessions::get,
         sessions::events::append,
         sessions::events::list,
@@ -82,6 +88,7 @@ This document is at `/openapi.json`, the page at `/docs`; neither needs auth nor
         (name = "sign in", description = "An agent proves that it holds the key its DID names."),
         (name = "alarms", description = "What an agent does with its alarms."),
         (name = "schedules", description = "When would it fire?"),
+        (name = "service calls", description = "Calls of other services, and the one timer that each may have."),
         (name = "sessions", description = "Conversations in which an agent follows up by itself. Where they are switched off (`CHRONOS_AUTONOMY_ENABLED=false`) there are no such paths."),
         (name = "service", description = "What this is, and whether it works."),
     ),

@@ -24,6 +24,30 @@ pub struct Key {
 }
 
 #[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct ServiceCallId {
+    /// The caller's own name of the call.
+    #[param(schema_with = fields::service_call_id)]
+    service_call_id: String,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct AnyServiceCallId {
+    /// The caller's own name of the call. What cannot be one is nobody's.
+    #[param(schema_with = fields::any_service_call_id)]
+    service_call_id: String,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Traced {
+    /// Only timers with this correlation id.
+    #[param(schema_with = fields::correlation_asked)]
+    correlation_id: String,
+}
+
+#[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Page {
     /// How many at most. Above 500 counts as 500.
@@ -132,7 +156,7 @@ pub struct IfMatch {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub struct Traceparent {
-    /// W3C Trace Context. Its trace id becomes the correlation id of an alarm that gives none; one that cannot be read is ignored.
+    /// W3C Trace Context. Its trace id becomes the correlation id of an alarm or timer that gives none; one that cannot be read is ignored.
     #[param(schema_with = fields::traceparent)]
     traceparent: Option<String>,
 }

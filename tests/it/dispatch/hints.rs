@@ -10,7 +10,7 @@ use crate::support::{AgentKey, World, eventually};
 const NO_TICK: &[(&str, &str)] = &[("CHRONOS_TICK_MS", "86400000"), ("CHRONOS_BEAT_MS", "86400000")];
 
 /// Whether the dispatcher listens for hints already.
-async fn listens(world: &World) {
+pub async fn listens(world: &World) {
     eventually("the dispatcher listens", || async {
         let listening: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%chronos_alarm_due%'",

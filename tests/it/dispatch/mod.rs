@@ -8,6 +8,7 @@ mod late;
 mod poison;
 mod suspects;
 mod suspended;
+mod timers;
 mod wait;
 
 use std::collections::HashSet;

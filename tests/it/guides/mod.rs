@@ -5,6 +5,7 @@ mod agents;
 mod gitops;
 mod page;
 mod router;
+mod service_calls;
 mod terminal;
 
 use page::{Page, Role};

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, net::TcpListener};
 
 use chronos::clock;
-use reqwest::Client;
+use reqwest::{Client, header::HeaderMap};
 use serde_json::Value;
 use standardwebhooks::Webhook;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
@@ -44,10 +44,14 @@ async fn a_wake_looks_as_the_routers_guide_shows_it() {
     let shown = without_layout(page.text(&Role::Body));
     assert!(alike(&shown, seen), "shown\n{shown}\nand seen\n{seen}");
 
-    let shown = page.text(&Role::Headers).lines().skip(1).map(|line| line.split_once(": ").unwrap());
-    let mut shown: HashMap<&str, &str> = shown.collect();
+    assert_headers(page.text(&Role::Headers), &wake.headers);
+}
+
+/// That these are the headers that a guide shows: all of them, and no others but those that every request has.
+pub fn assert_headers(shown: &str, seen: &HeaderMap) {
+    let mut shown: HashMap<&str, &str> = shown.lines().skip(1).map(|line| line.split_once(": ").unwrap()).collect();
     let every_request_has = ["host", "accept", "content-length"];
-    for (name, value) in wake.headers.iter().filter(|(name, _)| !every_request_has.contains(&name.as_str())) {
+    for (name, value) in seen.iter().filter(|(name, _)| !every_request_has.contains(&name.as_str())) {
         let shown = shown.remove(name.as_str()).unwrap_or_else(|| panic!("the guide shows no header {name}"));
         assert!(alike(shown, value.to_str().unwrap()), "{name} is shown as {shown:?} and is {value:?}");
     }
@@ -166,7 +170,7 @@ fn body(message: &str) -> String {
 }
 
 /// JSON without the spaces and line breaks that make it readable.
-fn without_layout(json: &str) -> String {
+pub fn without_layout(json: &str) -> String {
     let (mut inside, mut escaped) = (false, false);
     let mut keep = |character: char| {
         let kept = inside || !character.is_whitespace();

@@ -27,6 +27,11 @@ fn routes() -> Vec<(Method, &'static str, Value, bool)> {
         (Method::POST, path("/fire"), Value::Null, true),
         (Method::POST, path("/rearm"), Value::Null, true),
         (Method::POST, "/v1/schedules/preview", json!({}), true),
+        (Method::PUT, "/v1/service-calls/c", Value::Null, true),
+        (Method::DELETE, "/v1/service-calls/c", Value::Null, true),
+        (Method::PUT, "/v1/service-calls/c/timer", json!({}), true),
+        (Method::GET, "/v1/service-calls/c/timer", Value::Null, true),
+        (Method::GET, "/v1/timers", Value::Null, true),
     ]
 }
 

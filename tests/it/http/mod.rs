@@ -12,6 +12,7 @@ mod put;
 mod quotas;
 mod rotation;
 mod server;
+mod service_calls;
 mod sessions;
 mod sign_in;
 mod tls;

@@ -146,6 +146,45 @@ async fn the_claim_past_backlogs_finds_rows_by_owner_and_reads_none_of_the_backl
 }
 
 #[tokio::test]
+async fn a_suspended_owners_backlog_is_found_out_by_index_and_not_read_through() {
+    let database = Database::fresh().await;
+    let mut db = crowded(&database).await;
+    execute(&mut db, BACKLOG).await;
+    // One in ten of many agents, and ann.
+    execute(
+        &mut db,
+        "INSERT INTO agents (did, public_key, suspended, source)
+         SELECT 'did:matrix:' || name || ':d75a980182b10ab7', 'd75a980182b10ab7' || repeat('0', 48), suspended, 'cli'
+         FROM (SELECT 'crowd-' || n, n % 10 = 1 FROM generate_series(0, 5000) AS n UNION ALL SELECT 'ann', true)
+              AS names (name, suspended);
+         ANALYZE alarms; ANALYZE agents",
+    )
+    .await;
+    let is_scanned = |plan: &[(String, String)]| plan.iter().any(|(node, name)| node == "Seq Scan" && name == "agents");
+    execute(&mut db, "BEGIN").await;
+    let oldest = AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_OLDEST}"));
+    let row = claim_of(oldest, 100, 32).fetch_one(&mut db).await.unwrap();
+    let plan = flatten(&row);
+    assert!(by_index(&plan, "alarms_due_idx") && !scans(&plan) && !is_scanned(&plan), "{plan:?}");
+    let (suspended, probed) = (by_index(&plan, "agents_suspended_idx"), by_index(&plan, "agents_pkey"));
+    assert!(suspended || probed, "{plan:?}");
+    for survey in [false, true] {
+        let past = AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_PAST_BACKLOGS}"));
+        let row = claim_of(past, 100, 32)
+            .bind(vec![ann().as_str().to_owned()])
+            .bind("2000-01-01T00:00:00Z".parse::<chrono::DateTime<chrono::Utc>>().unwrap())
+            .bind(survey)
+            .fetch_one(&mut db)
+            .await
+            .unwrap();
+        let plan = flatten(&row);
+        assert!(by_index(&plan, "alarms_owner_due_idx") && !scans(&plan) && !is_scanned(&plan), "{survey}: {plan:?}");
+        let read = rows_read(&plan_in(&row));
+        assert!(read < 2_000, "of 20,000 rows of a backlog {read} were read");
+    }
+}
+
+#[tokio::test]
 async fn a_page_of_a_list_is_read_by_the_owners_index() {
     let database = Database::fresh().await;
     let mut db = crowded(&database).await;

@@ -4,16 +4,25 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use chronos::{
-    domain::{access::Did, ids::ServiceCallId, payload::Payload},
+    domain::{
+        access::Did,
+        ids::{ClaimToken, ServiceCallId},
+        occurrence::Outcome,
+        payload::Payload,
+    },
     store::{
         Store,
+        claims::Claim,
         service_calls::{Command, Deleted, State, Timer},
     },
 };
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{columns_of, did_of, execute, plan_of, refused_by, warm_store};
+use super::{
+    claims::{accepted, worker},
+    columns_of, did_of, execute, plan_of, refused_by, warm_store,
+};
 use crate::support::Database;
 
 const CLAIM: &str = "UPDATE alarms SET claimed_at = now(), claimed_until = now() + interval '1 min', \
@@ -27,6 +36,11 @@ fn call(id: &str) -> ServiceCallId {
 
 fn at(second: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(4_000_000_000 + second, 500_000_000).unwrap()
+}
+
+/// An instant that has passed long ago.
+fn past() -> DateTime<Utc> {
+    DateTime::from_timestamp(1_500_000_000, 0).unwrap()
 }
 
 /// Commands of one tenant about one call, which differ in a field or two.
@@ -394,6 +408,67 @@ async fn our_statements_find_timers_by_their_indexes() {
     for (index, plan) in plans {
         assert!(plan.contains(index), "{index} in\n{plan}");
     }
+
+    // The command: an equal one is looked for, and the rest is an upsert. Both find the timer by its call.
+    let renewed = "UPDATE alarms SET registered_at = now() WHERE owner_did = $1 AND service_call_id = $2
+                   AND subject = 'service_call' AND status = 'active'";
+    let renewed = plan_of(&mut db, renewed, &["tenant-7", "call-7"]).await;
+    assert!(renewed.contains("Index Scan using alarms_service_call_idx"), "{renewed}");
+    let upsert = [include_str!("../../../src/store/sql/plan_timer.sql"), "id"].concat();
+    let given = ["'tenant-7'", "'u'", "'call-7'", "NULL", "'made-up'", "now()", "'{}'"];
+    let upsert = given.iter().zip(1..).fold(upsert, |sql, (value, number)| sql.replace(&format!("${number}"), value));
+    let upsert = plan_of(&mut db, &upsert, &[]).await;
+    assert!(upsert.contains("Conflict Arbiter Indexes: alarms_service_call_idx"), "{upsert}");
+
+    // The mark: by the alarm's own id.
+    let id: Uuid = sqlx::query_scalar("SELECT id FROM alarms LIMIT 1").fetch_one(&mut db).await.unwrap();
+    let mark = include_str!("../../../src/store/sql/settle.sql");
+    let value = |number: u32| match number {
+        1 => format!("'{{{id}}}'"),
+        21 => "NULL::uuid".to_owned(),
+        31 => "'hints'".to_owned(),
+        _ => "'{NULL}'".to_owned(),
+    };
+    // Backwards, so that $1 is not found in $12.
+    let mark = (1..=31).rev().fold(mark.to_owned(), |sql, number| sql.replace(&format!("${number}"), &value(number)));
+    let mark = plan_of(&mut db, &mark, &[]).await;
+    assert!(mark.contains("Index Scan using alarms_pkey") && !mark.contains("Seq Scan on alarms"), "{mark}");
+}
+
+#[tokio::test]
+async fn a_mark_that_is_sent_twice_or_too_late_changes_nothing() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let mut db = database.connect().await;
+    let caller = Caller::registered(&store, "ann").await;
+    let row = async || -> String {
+        let mut db = database.connect().await;
+        sqlx::query_scalar("SELECT row_to_json(a)::text FROM alarms AS a").fetch_one(&mut db).await.unwrap()
+    };
+    caller.schedule(past(), None, "{}").await.unwrap();
+    let [claim] = super::claim(&store).await.claims.try_into().unwrap();
+    let mark = accepted(&claim);
+    let marked = async || store.settle_under_token(worker(), &[(&claim, &mark)]).await.unwrap();
+    assert_eq!(marked().await, [Outcome::Delivered]);
+    let after = row().await;
+    assert_eq!(caller.find().await.unwrap().reached_at, Some(claim.claimed_at));
+    assert_eq!((marked().await, row().await), (vec![Outcome::Delivered], after.clone()), "the same answer");
+
+    // Another who published the same: its claim is not the one that stands.
+    let late = Claim { token: ClaimToken::from_uuid(Uuid::new_v4()), ..claim.clone() };
+    let outcomes = store.settle_under_token(worker(), &[(&late, &accepted(&late))]).await.unwrap();
+    assert_eq!((&*outcomes, row().await), (&[Outcome::Fenced][..], after));
+
+    // Scheduled anew, its due time long past: from now on, not ahead of what others were promised earlier.
+    caller.schedule(past(), None, "{}").await.unwrap();
+    let (due, next): (DateTime<Utc>, DateTime<Utc>) =
+        sqlx::query_as("SELECT scheduled_for, next_fire_at FROM alarms").fetch_one(&mut db).await.unwrap();
+    assert_eq!(due, past());
+    assert!(next > claim.claimed_at, "{next}");
+    let before = row().await;
+    assert_eq!((marked().await, row().await), (vec![Outcome::Delivered], before), "of the timer before");
+    let [again] = super::claim(&store).await.claims.try_into().unwrap();
+    assert_ne!(again.wake.delivery_id, claim.wake.delivery_id, "another event");
 }
 
 #[tokio::test]

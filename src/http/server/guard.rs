@@ -26,6 +26,8 @@ enum Phase {
     Answering,
     /// The answer is made; the client has not sent any of the next request.
     Idle,
+    /// It speaks another protocol by now. How long anybody may be silent in it, those decide who speak it.
+    Upgraded,
 }
 
 /// Shared by the connection and the conversation on it.
@@ -39,6 +41,11 @@ impl Progress {
 
     pub fn answered(&self) {
         self.set(Phase::Idle);
+    }
+
+    /// The answer was that another protocol follows.
+    pub fn upgraded(&self) {
+        self.set(Phase::Upgraded);
     }
 
     fn set(&self, phase: Phase) {
@@ -106,7 +113,7 @@ impl<S> Guarded<S> {
             return polled;
         }
         ready!(self.writing.poll(STALL, cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read what it is sent")))
     }
 
     /// The same, for what has been written if it was. Not for a flush, which is done whenever there is nothing to do.
@@ -139,7 +146,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
                 ready!(this.reading.poll(HEAD, cx));
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client took too long over a head")))
             }
-            Phase::Answering => Poll::Pending,
+            Phase::Answering | Phase::Upgraded => Poll::Pending,
             Phase::Idle => {
                 ready!(this.reading.poll(IDLE, cx));
                 // As if the client had closed it: there is nothing to be said about it.
@@ -278,6 +285,20 @@ mod tests {
         let (mut ours, _theirs, progress) = guarded();
         progress.answering();
         assert!(tokio::time::timeout(2 * IDLE, ours.read_u8()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upgraded_connection_may_be_silent_but_not_refuse_to_read() {
+        let (mut ours, mut theirs, progress) = guarded();
+        progress.answering();
+        progress.upgraded();
+        assert!(tokio::time::timeout(2 * IDLE, ours.read_u8()).await.is_err(), "silence is not its concern");
+        theirs.write_all(b"x").await.unwrap();
+        assert_eq!(ours.read_u8().await.unwrap(), b'x');
+        assert!(tokio::time::timeout(2 * IDLE, ours.read_u8()).await.is_err(), "nor is it so after the first byte");
+        let since = Instant::now();
+        assert_eq!(ours.write_all(&[b'x'; 17]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        about(since, STALL);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,27 +1,32 @@
 //! The facade's accept loop: whoever is slow is cut off, whoever is too many waits, and a stop ends what idles and lets finish
-//! what is under way. HTTP/1.1 alone, over TLS when a certificate is given.
+//! what is under way. HTTP/1.1 alone, over TLS when a certificate is given; a request may turn its connection into a WebSocket.
 //!
 //! ```text
 //! accept ── at most `most_connections` ── deadlines on every read and write ── TLS? ── HTTP/1.1 ── the routes
+//!                                                                                         └── 101 ── a task with a Tether
 //! ```
 //!
 //! | what a client does | what it gets |
 //! |---|---|
 //! | takes longer than [`HEAD`] over its handshake and first head, or over a later head from its first byte on | closed |
 //! | sends nothing for [`IDLE`] after an answer | closed |
-//! | does not read its answer for [`STALL`] | closed |
+//! | does not read its answer, or a frame, for [`STALL`] | closed |
 //! | sends its body more slowly than [`super::envelope`] waits | 408 with the envelope, closed |
 //! | sends a head that is too large, has too many fields, or is none | 431, 414 or 400 without a body, closed |
 //!
 //! The last line is the one place without an envelope: there is no request yet that could be answered, and the parser says so by
 //! itself. No `X-Request-Id` either.
+//!
+//! A connection that was upgraded is still one: whoever speaks on it holds its [`Tether`], and until that is dropped it counts and a stop
+//! waits for it.
 
 mod cap;
 mod guard;
+mod tether;
 
 use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, response::Response};
+use axum::{Router, body::Body, http::StatusCode, response::Response};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
@@ -39,6 +44,7 @@ use tracing::{debug, error, warn};
 
 pub use cap::{most_connections, raise_file_limit};
 use guard::{Guarded, Progress};
+pub use tether::Tether;
 
 /// For a head, from its first byte on; for a connection's first one from the accept on, TLS handshake included. Honest ones come in
 /// one piece.
@@ -144,19 +150,38 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, app: Router, st
     }
 }
 
-/// Request after request, until either end has had enough.
+/// Until nobody speaks on it any more, in whichever protocol.
 async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     app: Router,
     progress: Progress,
     stop: CancellationToken,
 ) -> hyper::Result<()> {
-    let answer = service_fn(move |request: Request<Incoming>| {
+    let (tether, held) = tether::tie(stop.clone());
+    let ended = answer_all(stream, app, progress, tether, stop).await;
+    held.until_let_go().await;
+    ended
+}
+
+/// Request after request, until either end has had enough, or another protocol follows.
+async fn answer_all<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    app: Router,
+    progress: Progress,
+    tether: Tether,
+    stop: CancellationToken,
+) -> hyper::Result<()> {
+    let answer = service_fn(move |mut request: Request<Incoming>| {
         progress.answering();
+        request.extensions_mut().insert(tether.clone());
         let (app, progress) = (app.clone(), progress.clone());
         async move {
             let answer: Result<Response, Infallible> = app.oneshot(request.map(Body::new)).await;
-            progress.answered();
+            match answer.as_ref().map(Response::status) {
+                Ok(StatusCode::SWITCHING_PROTOCOLS) => progress.upgraded(),
+                Ok(_) => progress.answered(),
+                Err(never) => match *never {},
+            }
             answer
         }
     });
@@ -167,7 +192,8 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .header_read_timeout(IDLE + HEAD)
         .max_header_size(HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(TokioIo::new(stream), answer)
+        .with_upgrades();
     let mut connection = pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,
@@ -179,19 +205,64 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use axum::routing::get;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use axum::{Extension, routing::get};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        task::JoinHandle,
+    };
 
     use super::*;
 
     const ASK: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
     async fn served(most_connections: usize) -> (std::net::SocketAddr, CancellationToken) {
+        let (address, stop, _) = running(most_connections).await;
+        (address, stop)
+    }
+
+    async fn running(most_connections: usize) -> (std::net::SocketAddr, CancellationToken, JoinHandle<()>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-        let app = Router::new().route("/", get(|| async { "here" }));
-        tokio::spawn(serve(listener, app, Door { tls: None, most_connections }, stop.clone()));
-        (address, stop)
+        let serving = tokio::spawn(serve(listener, app(), Door { tls: None, most_connections }, stop.clone()));
+        (address, stop, serving)
+    }
+
+    fn app() -> Router {
+        Router::new().route("/", get(|| async { "here" })).route("/other", get(other_protocol))
+    }
+
+    /// From here on the connection brings back what it is sent, and takes leave when told to, after hearing one more byte.
+    async fn other_protocol(Extension(tether): Extension<Tether>, mut request: axum::extract::Request) -> Response {
+        let upgrade = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(upgrade.await.unwrap());
+            loop {
+                let byte = tokio::select! {
+                    byte = stream.read_u8() => byte,
+                    () = tether.stopped() => {
+                        stream.write_all(b"bye").await.unwrap();
+                        let _last = stream.read_u8().await;
+                        return;
+                    }
+                };
+                let Ok(byte) = byte else { return };
+                stream.write_all(&[byte]).await.unwrap();
+            }
+        });
+        let upgraded = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+        upgraded.header("connection", "upgrade").header("upgrade", "echo").body(Body::empty()).unwrap()
+    }
+
+    /// Asks for the other protocol, and has it.
+    async fn upgraded<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> S {
+        let ask = b"GET /other HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+        stream.write_all(ask).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        stream
     }
 
     async fn asked(address: std::net::SocketAddr) -> TcpStream {
@@ -242,8 +313,7 @@ mod tests {
     async fn a_connection_is_kept_between_requests_for_as_long_as_it_may_idle() {
         let (ours, mut theirs) = tokio::io::duplex(1024);
         let progress = Progress::default();
-        let app = Router::new().route("/", get(|| async { "here" }));
-        tokio::spawn(converse(Guarded::new(ours, progress.clone()), app, progress, CancellationToken::new()));
+        tokio::spawn(converse(Guarded::new(ours, progress.clone()), app(), progress, CancellationToken::new()));
         for _ in 0..2 {
             theirs.write_all(ASK).await.unwrap();
             let mut text = Vec::new();
@@ -260,8 +330,7 @@ mod tests {
     async fn a_client_that_drips_its_second_head_is_cut_off() {
         let (ours, mut theirs) = tokio::io::duplex(1024);
         let progress = Progress::default();
-        let app = Router::new().route("/", get(|| async { "here" }));
-        let talk = converse(Guarded::new(ours, progress.clone()), app, progress, CancellationToken::new());
+        let talk = converse(Guarded::new(ours, progress.clone()), app(), progress, CancellationToken::new());
         let talk = tokio::spawn(talk);
         theirs.write_all(ASK).await.unwrap();
         let mut text = Vec::new();
@@ -277,5 +346,48 @@ mod tests {
         }
         assert!(since.elapsed() < HEAD + Duration::from_secs(3), "{:?}", since.elapsed());
         assert!(talk.await.unwrap().is_err(), "it broke off");
+    }
+
+    #[tokio::test]
+    async fn an_upgraded_connection_counts_until_it_ends() {
+        let (address, _stop) = served(1).await;
+        let mut other = upgraded(TcpStream::connect(address).await.unwrap()).await;
+        let mut next = asked(address).await;
+        let none = tokio::time::timeout(Duration::from_millis(300), next.readable()).await;
+        assert!(none.is_err(), "nobody listens to it yet");
+        other.write_all(b"x").await.unwrap();
+        assert_eq!(other.read_u8().await.unwrap(), b'x');
+        drop(other);
+        heard(&mut next).await;
+    }
+
+    #[tokio::test]
+    async fn a_stop_tells_an_upgraded_connection_and_waits_for_it() {
+        let (address, stop, mut serving) = running(2).await;
+        let mut other = upgraded(TcpStream::connect(address).await.unwrap()).await;
+        stop.cancel();
+        let mut told = [0; 3];
+        other.read_exact(&mut told).await.unwrap();
+        assert_eq!(&told, b"bye");
+        let waits = tokio::time::timeout(Duration::from_millis(300), &mut serving).await;
+        assert!(waits.is_err(), "it has not taken leave yet");
+        other.write_all(b"x").await.unwrap();
+        tokio::time::timeout(HEAD / 2, serving).await.expect("it ends with it").unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upgraded_connection_has_no_deadlines_of_http() {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let progress = Progress::default();
+        let talk = converse(Guarded::new(ours, progress.clone()), app(), progress, CancellationToken::new());
+        let talk = tokio::spawn(talk);
+        let mut theirs = upgraded(theirs).await;
+        for _ in 0..2 {
+            tokio::time::sleep(2 * (IDLE + HEAD)).await;
+            theirs.write_all(b"x").await.unwrap();
+            assert_eq!(theirs.read_u8().await.unwrap(), b'x');
+        }
+        drop(theirs);
+        talk.await.unwrap().unwrap();
     }
 }

@@ -40,6 +40,8 @@ use crate::{
 
 /// Probes and `/healthz` ask one thing, and seldom.
 const PROBE_POOL: u32 = 2;
+/// Nothing is asked on it: it listens.
+const STREAMS_POOL: u32 = 1;
 /// The longest that an API server may be silent in the middle of an answer.
 const CLUSTER_SILENCE: Duration = Duration::from_secs(295);
 /// After the grace period for deliveries everything else has this long.
@@ -101,11 +103,16 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
     let mut api_address = None;
     if let Some(api) = &config.api {
         let store = process.connect(database, store::API, database.api_pool).await?;
-        let facade =
-            http::Facade::new(store, watcher, Arc::clone(&process.clock), api, config.max_failures, config.autonomy);
+        let most = http::server::most_connections(files, own_connections(&config));
+        let streams = Arc::new(http::Streams::new(database.hints.is_some(), most));
+        if config.autonomy.enabled && database.hints.is_some() {
+            process.streams(database, Arc::clone(&streams)).await?;
+        }
+        let (clock, autonomy) = (Arc::clone(&process.clock), config.autonomy);
+        let facade = http::Facade::new(store, watcher, clock, api, config.max_failures, autonomy, streams);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);
-        process.api(listener, facade, api, http::server::most_connections(files, own_connections(&config)));
+        process.api(listener, facade, api, most);
     }
 
     let elect_dispatch = config.dispatch.as_ref().is_some_and(|dispatch| dispatch.mode == DispatchMode::Leader);
@@ -188,6 +195,17 @@ impl Process {
             serving.await;
             ("api", Ok(()))
         });
+    }
+
+    /// Hints for the streams of sessions, on a connection of their own: one of the facade's would be gone for good.
+    async fn streams(&mut self, database: &config::Database, streams: Arc<http::Streams>) -> anyhow::Result<()> {
+        let store = self.connect(database, "streams", STREAMS_POOL).await?;
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            streams.listen(&store, stop).await;
+            ("streams", Ok(()))
+        });
+        Ok(())
     }
 
     /// Secrets that change in their files, from now on.
@@ -368,7 +386,7 @@ fn secrets(dispatch: &config::Dispatch) -> Secrets {
 /// As many as this process may have with others, all at once: to the database, and to the router.
 fn own_connections(config: &Config) -> u64 {
     let database = &config.database;
-    let pools = PROBE_POOL + database.api_pool + database.dispatch_pool + controller::CONNECTIONS;
+    let pools = PROBE_POOL + STREAMS_POOL + database.api_pool + database.dispatch_pool + controller::CONNECTIONS;
     let deliveries = config.dispatch.as_ref().map_or(0, |dispatch| dispatch.concurrency);
     u64::from(pools).saturating_add(deliveries as u64)
 }

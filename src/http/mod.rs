@@ -34,6 +34,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{clock::Clock, config, store::Store};
 pub use problem::Problem;
+pub use sessions::stream::Streams;
 
 /// What handlers work with.
 #[derive(Clone)]
@@ -48,6 +49,7 @@ pub struct Facade {
     /// Retries of an alarm that does not say otherwise.
     max_failures: u32,
     autonomy: config::Autonomy,
+    streams: Arc<Streams>,
 }
 
 impl Facade {
@@ -59,6 +61,7 @@ impl Facade {
         api: &config::Api,
         max_failures: u32,
         autonomy: config::Autonomy,
+        streams: Arc<Streams>,
     ) -> Self {
         Self {
             health: health::Watch::new(watcher),
@@ -69,6 +72,7 @@ impl Facade {
             turns: turns::Turns::new(store.most_connections()),
             max_failures,
             autonomy,
+            streams,
             store,
         }
     }
@@ -119,6 +123,7 @@ fn of_sessions() -> Router<Facade> {
         .route("/v1/sessions/{key}/checkpoints", post(sessions::checkpoints::store))
         .route("/v1/sessions/{key}/effects", get(sessions::effects::list))
         .route("/v1/sessions/{key}/effects/{id}/ack", post(sessions::effects::acknowledge))
+        .route("/v1/sessions/{key}/stream", get(sessions::stream::open))
         .route("/v1/sessions/{key}/timers", get(sessions::timers::list))
         .route("/v1/sessions/{key}/timers/{timer_id}", get(sessions::timers::get).delete(sessions::timers::cancel))
 }

@@ -22,6 +22,9 @@ const LONGEST: usize = 4000;
 /// Alarms end, and quotas are raised, by the minute rather than by the second.
 const QUOTA_PAUSE: Duration = Duration::from_secs(60);
 
+/// Clients come and go, and a balancer may well pick another replica.
+const CROWD_PAUSE: Duration = Duration::from_secs(5);
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     status: StatusCode,
@@ -95,6 +98,11 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not_found", message.to_owned())
     }
 
+    /// Of a frame on a stream, whose session is known to be the caller's.
+    pub fn no_such_effect() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", "there is no such send in this session".to_owned())
+    }
+
     pub fn no_such_path() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
@@ -154,6 +162,13 @@ impl Problem {
     pub fn quota_exceeded(message: String, details: Value, retryable: bool) -> Self {
         let plain = Self::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", message);
         Self { details: Some(details), retry_after: Some(QUOTA_PAUSE), retryable, ..plain }
+    }
+
+    /// This replica has as many streams as it takes; another may have room.
+    pub fn crowded(most: usize) -> Self {
+        let message = format!("this replica has {most} streams open, as many as it takes; connect again in a while");
+        let plain = Self::new(StatusCode::SERVICE_UNAVAILABLE, "internal", message);
+        Self { retryable: true, retry_after: Some(CROWD_PAUSE), ..plain }
     }
 
     /// The field that it is about.
@@ -217,6 +232,11 @@ impl Problem {
 
     /// The answer's body, in its envelope.
     pub fn body(&self) -> Value {
+        json!({ "ok": false, "error": self.error() })
+    }
+
+    /// What is wrong, for programs and people.
+    pub fn error(&self) -> Value {
         let mut error = json!({ "code": self.code, "message": self.message, "retryable": self.retryable });
         if let Some(field) = &self.field {
             error["field"] = json!(field);
@@ -224,7 +244,7 @@ impl Problem {
         if let Some(details) = &self.details {
             error["details"] = details.clone();
         }
-        json!({ "ok": false, "error": error })
+        error
     }
 }
 

@@ -25,6 +25,31 @@ const DURATIONS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0];
 const BATCH_SIZES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 
+/// What became of a send that went out over a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    Acknowledged,
+    /// Not in time: the stream was closed for it.
+    Unacknowledged,
+    /// The stream ended first.
+    Lost,
+    /// Not awaited any more: it was cancelled, or acknowledged over HTTP.
+    Withdrawn,
+}
+
+impl SendOutcome {
+    pub const ALL: [Self; 4] = [Self::Acknowledged, Self::Unacknowledged, Self::Lost, Self::Withdrawn];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "acknowledged",
+            Self::Unacknowledged => "unacknowledged",
+            Self::Lost => "lost",
+            Self::Withdrawn => "withdrawn",
+        }
+    }
+}
+
 enum Kind {
     Counter,
     Gauge,
@@ -115,6 +140,9 @@ const DUPLICATES: Metric = level(
     Unit::Count,
     "Alarms of this cluster that another cluster has too, under the same owner, namespace and name",
 );
+const STREAMS: Metric = level("chronos_streams", Unit::Count, "Streams of sessions that are open in this replica");
+const STREAM_SENDS: Metric =
+    total("chronos_stream_sends_total", "Sends that went out over the stream of a session, by what became of them");
 const POOL: Metric =
     level("chronos_pool_connections", Unit::Count, "Connections to the database, by pool and by what they are doing");
 
@@ -142,6 +170,8 @@ const ALL: &[Metric] = &[
     STATUSES_WRITTEN,
     ORPHANS_SWEPT,
     DUPLICATES,
+    STREAMS,
+    STREAM_SENDS,
     POOL,
 ];
 
@@ -200,6 +230,10 @@ fn start_at_zero() {
     for lease in LEASES {
         leader(lease, false);
     }
+    for outcome in SendOutcome::ALL {
+        counter!(STREAM_SENDS.name, "outcome" => outcome.as_str()).increment(0);
+    }
+    streams(0);
     in_flight(0);
     alarms_due(0);
     oldest_due_age(Duration::ZERO);
@@ -297,6 +331,14 @@ pub fn orphan_swept() {
 
 pub fn duplicates(now: u64) {
     gauge!(DUPLICATES.name).set(float(now));
+}
+
+pub fn streams(now: usize) {
+    gauge!(STREAMS.name).set(float(now as u64));
+}
+
+pub fn stream_send(outcome: SendOutcome) {
+    counter!(STREAM_SENDS.name, "outcome" => outcome.as_str()).increment(1);
 }
 
 pub fn pool(role: &'static str, idle: u32, in_use: u32) {

@@ -15,6 +15,8 @@ pub const TOKEN_LIFETIME: TimeDelta = TimeDelta::hours(24);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     pub did: Did,
+    /// From then on its token says nothing.
+    pub expires_at: DateTime<Utc>,
 }
 
 /// The secrets that sign tokens. The first signs, all verify: a rotation adds the new one in front and drops the
@@ -50,8 +52,9 @@ impl Keyring {
         let mut parts = body.split('|');
         let (did, owner, expires) = (parts.next()?, parts.next()?, parts.next()?);
         let did: Did = did.parse().ok()?;
-        let expires: i64 = expires.parse().ok()?;
-        (parts.next().is_none() && owner == did.user_id() && now.timestamp() < expires).then_some(Principal { did })
+        let expires_at = DateTime::from_timestamp(expires.parse().ok()?, 0)?;
+        let holds = parts.next().is_none() && owner == did.user_id() && now < expires_at;
+        holds.then_some(Principal { did, expires_at })
     }
 }
 
@@ -77,8 +80,9 @@ mod tests {
     fn a_token_holds_for_a_day_and_not_a_second_longer() {
         let ring = Keyring::new(["first"]).unwrap();
         let token = ring.sign(&did(), at(1000));
-        assert_eq!(ring.verify(&token, at(1000)), Some(Principal { did: did() }));
-        assert_eq!(ring.verify(&token, at(1000 + 86_399)), Some(Principal { did: did() }));
+        let principal = Principal { did: did(), expires_at: at(1000 + 86_400) };
+        assert_eq!(ring.verify(&token, at(1000)), Some(principal.clone()));
+        assert_eq!(ring.verify(&token, at(1000 + 86_399)), Some(principal));
         assert_eq!(ring.verify(&token, at(1000 + 86_400)), None);
     }
 

@@ -16,6 +16,7 @@ use axum::{
     response::Response,
 };
 use chrono::{DateTime, Utc};
+use tokio::time::Instant;
 
 use super::{
     Facade,
@@ -25,7 +26,7 @@ use super::{
 use crate::{
     config::Enrolment,
     domain::{
-        access::{self, Did},
+        access::{self, Did, Principal},
         quota::Quotas,
     },
     store::{
@@ -51,6 +52,8 @@ pub struct Caller {
     pub quotas: Quotas,
     /// By the database's clock, the one that counts.
     pub now: DateTime<Utc>,
+    /// What goes on for longer than a request ends with the caller's token.
+    pub token_until: Instant,
     turns: Turns,
 }
 
@@ -66,8 +69,10 @@ impl FromRequestParts<Facade> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, facade: &Facade) -> Result<Self, Problem> {
         let token = parts.headers.get(AGENT_HEADER).and_then(|value| value.to_str().ok());
-        let principal = token.and_then(|token| facade.auth.principal(token, facade.clock.now()));
-        let owner = principal.ok_or_else(Problem::unauthorized)?.did;
+        let asked_at = facade.clock.now();
+        let principal = token.and_then(|token| facade.auth.principal(token, asked_at));
+        let Principal { did: owner, expires_at } = principal.ok_or_else(Problem::unauthorized)?;
+        let token_until = Instant::now() + (expires_at - asked_at).to_std().unwrap_or_default();
         // Before the database is asked anything: it is what this protects.
         facade.rate.admit(&owner).map_err(|wait| facade.rate.problem(wait))?;
         // With every request, not only when signing in: who is suspended or removed is out at once, token or not.
@@ -79,6 +84,7 @@ impl FromRequestParts<Facade> for Caller {
             owner,
             quotas: agent.map(|agent| agent.quotas).unwrap_or_default(),
             now,
+            token_until,
             turns: facade.turns.clone(),
         })
     }

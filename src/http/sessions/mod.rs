@@ -8,6 +8,7 @@
 //! | [`checkpoints`] | `POST …/checkpoints` |
 //! | [`effects`] | `GET …/effects`, `POST …/effects/{id}/ack` |
 //! | [`timers`] | `GET …/timers`, `GET` and `DELETE …/timers/{timer_id}` |
+//! | [`stream`] | `GET …/stream`, the WebSocket by which sends go out |
 //! | [`body`] | what comes in |
 //!
 //! A session belongs to the DID that made it, by the first event. For all others it does not exist: whether it is unknown, somebody
@@ -18,6 +19,7 @@ pub mod body;
 pub mod checkpoints;
 pub mod effects;
 pub mod events;
+pub mod stream;
 pub mod timers;
 
 use axum::{

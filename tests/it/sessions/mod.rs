@@ -4,6 +4,7 @@ mod checkpoints;
 mod events;
 mod promotion;
 mod sends;
+mod stream;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use chronos::{

@@ -16,6 +16,7 @@ pub mod proxy;
 pub mod raw;
 pub mod script;
 pub mod server;
+pub mod socket;
 
 use std::{sync::LazyLock, time::Duration};
 

@@ -68,6 +68,8 @@ async fn every_metric_is_there_from_the_start_with_its_zero() {
             ("chronos_settle_batch_size", "histogram"),
             ("chronos_slots_missed_total", "counter"),
             ("chronos_status_lag_seconds", "histogram"),
+            ("chronos_stream_sends_total", "counter"),
+            ("chronos_streams", "gauge"),
             ("chronos_wake_duration_seconds", "histogram"),
             ("chronos_wake_lateness_seconds", "histogram"),
         ]
@@ -79,6 +81,8 @@ async fn every_metric_is_there_from_the_start_with_its_zero() {
     }
     let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str());
     assert_eq!(by("outcome", &families["chronos_deliveries_total"]), zeros(outcomes));
+    let outcomes = metrics::SendOutcome::ALL.iter().map(|outcome| outcome.as_str());
+    assert_eq!(by("outcome", &families["chronos_stream_sends_total"]), zeros(outcomes));
     assert_eq!(by("status", &families["chronos_alarms"]), zeros(Status::ALL.iter().map(|status| status.as_str())));
     assert_eq!(by("lease", &families["chronos_leader"]), zeros(["chronos-dispatch", "chronos-controller"]));
     let lateness = &families["chronos_wake_lateness_seconds"].series;
@@ -108,7 +112,7 @@ async fn the_pools_are_counted_as_postgres_counts_them() {
         let pools = pools(&scrape(&daemon).await);
         let of = |pool: &str, state: &str| pools[&(pool.to_owned(), state.to_owned())];
         let mut agree = of("api", "in_use") == 2.0;
-        for pool in ["api", "dispatch", "probes"] {
+        for pool in ["api", "dispatch", "probes", "streams"] {
             let there: i64 = sqlx::query_scalar(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1",
             )
@@ -119,7 +123,7 @@ async fn the_pools_are_counted_as_postgres_counts_them() {
             agree &= of(pool, "idle") + of(pool, "in_use") == f64::from(i32::try_from(there).unwrap());
         }
         let names: std::collections::BTreeSet<&str> = pools.keys().map(|(pool, _)| pool.as_str()).collect();
-        assert_eq!(names, ["api", "dispatch", "probes"].into(), "those of the roles that run");
+        assert_eq!(names, ["api", "dispatch", "probes", "streams"].into(), "those of the roles that run");
         agree.then_some(())
     })
     .await;

@@ -47,6 +47,11 @@ may gain fields; a request with an unknown field is refused, with the field's na
 **Instants** are RFC 3339: any offset going in, UTC with `Z` and at most six digits of a second coming out, of service calls' \
 timers always three.
 
+**Stream.** `GET /v1/sessions/{key}/stream`, with both tokens, is a WebSocket: a session's sends come over it one at a time, in \
+order, as `{effect_id, dedupe_key, seq, content, created_at}`, and each is to be acknowledged with `{\"ack\": \"<effect_id>\"}`. What is \
+not, within 30 s, closes it (4408) and comes again over the next one: know it by its `effect_id`. A newer connection closes the older \
+(4409), as does the token's end (4401). Any other frame is answered `{\"error\": …}`.
+
 This document is at `/openapi.json`, the page at `/docs`; neither needs auth nor has the envelope.";
 
 #[derive(OpenApi)]

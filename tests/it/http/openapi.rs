@@ -9,8 +9,8 @@ use tokio::process::Command;
 
 use crate::support::{AgentKey, World, api::Api, daemon};
 
-/// The document itself and its page: described in words, not as operations.
-const NOT_OPERATIONS: &[&str] = &["/openapi.json", "/docs", "/docs/", "/docs/{file}"];
+/// The document itself, its page, and the WebSocket, for which OpenAPI has no words: described in words, not as operations.
+const NOT_OPERATIONS: &[&str] = &["/openapi.json", "/docs", "/docs/", "/docs/{file}", "/v1/sessions/{key}/stream"];
 /// Far more than schemathesis takes; only a hang meets it.
 const HANGS_AFTER: Duration = Duration::from_secs(240);
 

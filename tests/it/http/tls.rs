@@ -1,15 +1,27 @@
 //! The facade over TLS: its certificate is read again when it changes, and a wrong one does no harm.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use reqwest::Certificate;
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
 use tempfile::TempDir;
 use tokio::{io::AsyncReadExt, net::TcpStream, process::Command, time::timeout};
+use tokio_rustls::TlsConnector;
 
 use crate::support::{
-    AGENT_AUTH_SECRET, Daemon, Database, PATIENCE, TOKEN, World,
+    AGENT_AUTH_SECRET, AgentKey, Daemon, Database, PATIENCE, TOKEN, World,
+    alarms::execute,
+    api::Api,
     daemon::{PROMPT, command},
-    eventually, with_tls,
+    eventually,
+    socket::{Socket, token_for},
+    with_tls,
 };
 
 const CERT: &str = "CHRONOS_TLS_CERT_PATH";
@@ -90,6 +102,32 @@ async fn new_connections_get_the_certificate_that_stands_in_the_files_and_a_brok
     files.put(&third);
     eventually("the mended pair is served", || async { third.is_served_by(&daemon).await.then_some(()) }).await;
     assert!(!second.is_served_by(&daemon).await);
+}
+
+#[tokio::test]
+async fn a_stream_goes_over_tls_as_over_anything() {
+    let (world, pair) = tokio::join!(World::new(), Pair::fresh());
+    let (cert, key) = (pair.cert(), pair.key());
+    let daemon = world.chronosd_with("api", &[(CERT, text(&cert)), (KEY, text(&key))]).await;
+    let did = AgentKey::of("ann").did.parse().unwrap();
+    let api = Api::new("https://localhost").with_agent(&token_for(&did, chrono::TimeDelta::hours(1)));
+    let make =
+        format!("INSERT INTO sessions (session_key, owner_did, user_id) VALUES ('ann:coach:thread', '{did}', 'ann')");
+    execute(&mut world.database.connect().await, &make).await;
+
+    let mut trusted = RootCertStore::empty();
+    trusted.add(CertificateDer::from_pem_file(&cert).unwrap()).unwrap();
+    let config = ClientConfig::builder().with_root_certificates(trusted).with_no_client_auth();
+    let stream = TcpStream::connect(daemon.api.unwrap()).await.unwrap();
+    let name = ServerName::from(daemon.api.unwrap().ip());
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+    let key = "ann:coach:thread".parse().unwrap();
+    let socket = Socket::try_connect_over(Box::new(stream), &daemon, &api, &key).await;
+    let mut socket = socket.unwrap_or_else(|(status, text)| panic!("{status}: {text}"));
+    socket.say("hello").await;
+    assert_eq!(socket.next().await["error"]["code"], "invalid_request");
+    let (ended, (code, _)) = tokio::join!(daemon.terminate(), socket.closed());
+    assert!(ended.success() && code == 1001, "{code}");
 }
 
 #[tokio::test]

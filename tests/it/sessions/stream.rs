@@ -23,7 +23,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
     support::{
-        AgentKey, Daemon, PATIENCE, World,
+        AgentKey, Daemon, PATIENCE, Proxy, World,
         alarms::execute,
         api::Api,
         eventually,
@@ -63,8 +63,7 @@ impl Session {
     /// The agent answers the last message with these: replies, which nothing holds back.
     async fn reply(&self, contents: &[&str]) {
         let session = self.store.find_session_if_owned(&self.owner, &self.key).await.unwrap().unwrap();
-        let next =
-            if session.event_seq == session.last_seq { self.user_speaks().await } else { session.event_seq + 1 };
+        let next = if session.event_seq == session.last_seq { self.user_speaks().await } else { session.event_seq + 1 };
         let asked = |content: &&str| {
             let payload = Payload::parse(json!({ "content": content }).to_string()).unwrap();
             Asked { payload, what: What::SendMessage }
@@ -391,6 +390,44 @@ async fn a_stream_survives_a_database_that_is_away_for_a_moment() {
     assert_eq!(send["content"], "still there?");
     socket.ack(&send["effect_id"]).await;
     session.eventually(&[EffectStatus::Completed]).await;
+}
+
+/// A session whose client has not acknowledged the first of two sends, and what stands between its replica and the database.
+async fn behind_a_proxy(ack: &str) -> (Session, Daemon, Proxy, Socket, Value) {
+    let world = World::new().await;
+    let proxy = Proxy::in_front_of(&world.database).await;
+    let settings = [("CHRONOS_POSTGRES_URI", proxy.uri.as_str()), ("CHRONOS_AUTONOMY_ACK_MS", ack)];
+    let daemon = world.chronosd_with("api", &settings).await;
+    let ann = AgentKey::of("ann");
+    let api = ann.sign_in(&daemon.api_url()).await;
+    let session = Session::of(world, &ann).await;
+    session.reply(&["one", "two"]).await;
+    let mut socket = Socket::connect(&daemon, &api, &session.key).await;
+    let send = socket.next().await;
+    (session, daemon, proxy, socket, send)
+}
+
+#[tokio::test]
+async fn an_acknowledgement_outlasts_a_moment_without_a_database() {
+    let (session, _daemon, proxy, mut socket, send) = behind_a_proxy("30000").await;
+    proxy.cut();
+    socket.ack(&send["effect_id"]).await;
+    assert!(socket.is_silent().await);
+    assert_eq!(session.statuses().await, [EffectStatus::Executing, EffectStatus::Pending]);
+    proxy.mend();
+    let next = socket.next().await;
+    assert_eq!((&next["content"], &next["seq"]), (&json!("two"), &json!(2)));
+    assert_eq!(session.statuses().await, [EffectStatus::Completed, EffectStatus::Executing]);
+}
+
+#[tokio::test]
+async fn without_a_database_for_long_the_client_is_told_to_come_later() {
+    let (session, _daemon, proxy, mut socket, send) = behind_a_proxy("1000").await;
+    proxy.cut();
+    socket.ack(&send["effect_id"]).await;
+    let (code, reason) = socket.closed().await;
+    assert_eq!((code, reason.starts_with("try again later")), (1013, true), "{reason}");
+    assert_eq!(session.statuses().await, [EffectStatus::Executing, EffectStatus::Pending]);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use chronos::domain::{
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     time::{Instant, timeout_at},
 };
@@ -24,8 +25,13 @@ use tokio_tungstenite::{
 
 use super::{AGENT_AUTH_SECRET, Daemon, PATIENCE, api::Api};
 
+/// What a socket goes over.
+pub trait Line: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Line for T {}
+
 pub struct Socket {
-    inner: WebSocketStream<TcpStream>,
+    inner: WebSocketStream<Box<dyn Line>>,
 }
 
 /// What the other end did.
@@ -56,6 +62,15 @@ impl Socket {
     /// Or status and body of what was answered instead.
     pub async fn try_connect(daemon: &Daemon, api: &Api, key: &SessionKey) -> Result<Self, (u16, String)> {
         let stream = TcpStream::connect(daemon.api.expect("role api runs")).await.expect("it listens");
+        Self::try_connect_over(Box::new(stream), daemon, api, key).await
+    }
+
+    pub async fn try_connect_over(
+        stream: Box<dyn Line>,
+        daemon: &Daemon,
+        api: &Api,
+        key: &SessionKey,
+    ) -> Result<Self, (u16, String)> {
         match client_async(upgrade(daemon, api, key), stream).await {
             Ok((inner, _)) => Ok(Self { inner }),
             Err(Error::Http(answer)) => {

@@ -175,7 +175,11 @@ impl Terms {
     {
         let since = Instant::now();
         loop {
-            let turn = self.caller.turn().await;
+            // Of many streams of one owner some wait here while the database hangs; what is asked is heard out, it has its own deadline.
+            let turn = tokio::select! {
+                turn = self.caller.turn() => turn,
+                ending = self.called_off() => return Err(ending),
+            };
             let answer = question().await;
             drop(turn);
             match answer {

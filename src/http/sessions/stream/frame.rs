@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(
             of(&outgoing),
             format!(
-                r#"{{"effect_id":"{ID}","dedupe_key":"k","seq":7,"content":"tea \"is\"\nready é","created_at":"2027-01-15T08:00:00.5Z"}}"#
+                r#"{{"effect_id":"{ID}","dedupe_key":"k","seq":7,"content":"tea \"is\"\nready é","created_at":"2027-01-15T08:00:00.500Z"}}"#
             )
         );
     }

@@ -71,8 +71,8 @@ pub enum NextSend {
 struct Open {
     #[sqlx(try_from = "Uuid")]
     id: EffectId,
-    /// Under a claim that holds.
-    is_executing: bool,
+    /// Of a claim that holds.
+    claim_token: Option<Uuid>,
     is_restrained: bool,
     dedupe_key: String,
     payload: String,
@@ -100,11 +100,13 @@ impl Store {
         .await
     }
 
-    /// What goes out next, if anything. `ack_within`: how long the client has to acknowledge it.
+    /// What goes out next, if anything. `outstanding`: what this stream has sent and awaits; one that was begun for it and that it does
+    /// not know of, because the answer was lost, is sent again. `ack_within`: how long the client has to acknowledge it.
     pub async fn next_send(
         &self,
         key: &SessionKey,
         stream: StreamId,
+        outstanding: Option<ClaimToken>,
         restraint: &Restraint,
         ack_within: Duration,
     ) -> Result<NextSend> {
@@ -117,7 +119,8 @@ impl Store {
             let now: DateTime<Utc> =
                 sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut *transaction).await?;
             let mut open = open_sends(&mut transaction, key).await?;
-            if open.iter().any(|send| send.is_executing) {
+            let awaited = outstanding.map(ClaimToken::as_uuid);
+            if open.iter().any(|send| awaited.is_some() && send.claim_token == awaited) {
                 return Ok(NextSend::Unanswered);
             }
             let waiting: Vec<Waiting> = open.iter().map(|send| Waiting { is_restrained: send.is_restrained }).collect();
@@ -211,7 +214,7 @@ async fn lock_if_let_in(db: &mut PgConnection, key: &SessionKey) -> Result<Optio
 /// The oldest of those that have not reached the client. The caller holds the session's lock.
 async fn open_sends(db: &mut PgConnection, key: &SessionKey) -> Result<Vec<Open>, sqlx::Error> {
     sqlx::query_as(
-        "SELECT id, status = 'executing' AND claimed_until > clock_timestamp() AS is_executing,
+        "SELECT id, CASE WHEN claimed_until > clock_timestamp() THEN claim_token END AS claim_token,
                 autonomous AND counted_at IS NULL AS is_restrained, dedupe_key, payload::text AS payload, created_at
          FROM effects
          WHERE session_key = $1 AND status IN ('pending', 'executing') AND type = 'send_message'

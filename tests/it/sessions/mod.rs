@@ -121,8 +121,14 @@ impl Talk {
         self.store.open_stream_if_owned(&self.owner, &self.key).await.unwrap().expect("the session is there")
     }
 
+    /// For a stream that awaits nothing.
     pub async fn next_send(&self, stream: StreamId, restraint: &Restraint) -> NextSend {
-        self.store.next_send(&self.key, stream, restraint, ACK).await.unwrap()
+        self.store.next_send(&self.key, stream, None, restraint, ACK).await.unwrap()
+    }
+
+    /// For one that awaits the answer to this.
+    pub async fn next_after(&self, stream: StreamId, sent: &Outgoing, restraint: &Restraint) -> NextSend {
+        self.store.next_send(&self.key, stream, Some(sent.token), restraint, ACK).await.unwrap()
     }
 
     pub async fn sent(&self, stream: StreamId, restraint: &Restraint) -> Outgoing {

@@ -263,6 +263,39 @@ async fn a_wake_climbs_its_ladder_and_is_given_up_and_a_crash_strands_none() {
 }
 
 #[tokio::test]
+async fn two_dispatchers_on_one_outbox_never_deliver_the_same_wake() {
+    let database = Database::fresh().await;
+    let (one, other) = (Talk::new(&database).await, database.store().await);
+    one.user_says("hi").await;
+    let names: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
+    one.processed(&names.iter().map(|name| timer(name, 0)).collect::<Vec<_>>()).await;
+    assert_eq!(promote_due(&one.store).await.len(), 50);
+    let run = async |store: &Store| {
+        let beat = beat();
+        let look = look(&beat);
+        store.look(&look).await.unwrap();
+        let mut ids = Vec::new();
+        loop {
+            let claims = store.claim_wakes(look.worker, LEASE, 3, &[]).await.unwrap().claims;
+            if claims.is_empty() {
+                return ids;
+            }
+            let results =
+                claims.iter().map(|claim| WakeResult { id: claim.id, token: claim.token, fate: WakeFate::Completed });
+            let results: Vec<WakeResult> = results.collect();
+            assert_eq!(store.settle_wakes_under_token(&results).await.unwrap(), results.len() as u64);
+            ids.extend(claims.into_iter().map(|claim| claim.id));
+        }
+    };
+    let (mut ids, more) = tokio::join!(run(&one.store), run(&other));
+    ids.extend(more);
+    assert_eq!(ids.len(), 50);
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 50);
+}
+
+#[tokio::test]
 async fn what_a_dead_dispatcher_held_is_free_as_soon_as_it_is_found_dead() {
     let database = Database::fresh().await;
     let talk = Talk::new(&database).await;

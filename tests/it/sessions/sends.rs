@@ -40,7 +40,7 @@ async fn sends_go_out_in_order_one_at_a_time_and_each_has_its_number() {
     for (seq, content) in [(1, "one"), (2, "two"), (3, "three")] {
         let outgoing = talk.sent(stream, &HASTE).await;
         assert_eq!((outgoing.seq, outgoing.content.as_str()), (seq, content));
-        assert_eq!(talk.next_send(stream, &HASTE).await, NextSend::Unanswered);
+        assert_eq!(talk.next_after(stream, &outgoing, &HASTE).await, NextSend::Unanswered);
         assert_eq!(talk.acknowledge(outgoing.id, &HASTE).await, COMPLETED);
         assert_eq!(talk.acknowledge(outgoing.id, &HASTE).await, COMPLETED, "again changes nothing");
     }
@@ -80,7 +80,7 @@ async fn a_newer_connection_takes_over_with_what_the_older_had_not_delivered() {
     assert_eq!((again.id, again.seq), (sent.id, sent.seq));
     // The older one's end changes nothing any more.
     talk.store.close_stream(&talk.key, older).await.unwrap();
-    assert_eq!(elsewhere.next_send(newer, &HASTE).await, NextSend::Unanswered);
+    assert_eq!(elsewhere.next_after(newer, &again, &HASTE).await, NextSend::Unanswered);
     assert_eq!(talk.acknowledge(sent.id, &HASTE).await, COMPLETED, "it has it, wherever it got it");
     assert_eq!(elsewhere.delivered(newer, &HASTE).await.content, "two");
 }
@@ -105,35 +105,61 @@ async fn a_crash_while_a_send_is_on_its_way_strands_it_for_no_longer_than_its_le
 }
 
 #[tokio::test]
-async fn two_runners_on_one_outbox_send_each_message_once_and_in_order() {
+async fn a_send_whose_beginning_was_not_heard_of_is_sent_again_under_the_same_number() {
+    let database = Database::fresh().await;
+    let talk = unasked(&database, &["psst"]).await;
+    let stream = talk.open_stream().await;
+    // The answer to this was lost on the way.
+    let lost = talk.sent(stream, &RESTRAINT).await;
+    let sent = talk.sent(stream, &RESTRAINT).await;
+    assert_eq!((sent.id, sent.seq), (lost.id, lost.seq));
+    assert_eq!(talk.next_after(stream, &sent, &RESTRAINT).await, NextSend::Unanswered);
+    assert_eq!(talk.session().await.consecutive_autonomous_msgs, 1, "and counted once");
+}
+
+#[tokio::test]
+async fn two_runners_that_take_one_outbox_from_each_other_lose_nothing_and_keep_the_order() {
     let database = Database::fresh().await;
     let talk = Talk::new(&database).await;
     let elsewhere = talk.elsewhere(&database).await;
     talk.user_says("hi").await;
     let contents: Vec<String> = (0..30).map(|n| n.to_string()).collect();
     talk.processed(&contents.iter().map(|content| send(content)).collect::<Vec<_>>()).await;
-    let stream = talk.open_stream().await;
-    // Both hold the same stream, as two tasks of a confused replica would.
     let run = async |talk: &Talk| {
+        let mut stream = talk.open_stream().await;
         let mut sent = Vec::new();
         loop {
             match talk.next_send(stream, &HASTE).await {
                 NextSend::Send(outgoing) => {
-                    assert_eq!(talk.acknowledge(outgoing.id, &HASTE).await, COMPLETED);
-                    sent.push(outgoing);
+                    // Of every third the client says nothing, and comes back.
+                    if outgoing.seq % 3 == 0 && sent.last() != Some(&outgoing.seq) {
+                        stream = talk.open_stream().await;
+                    } else {
+                        assert_eq!(talk.acknowledge(outgoing.id, &HASTE).await, COMPLETED);
+                    }
+                    sent.push(outgoing.seq);
                 }
-                NextSend::Unanswered => tokio::task::yield_now().await,
+                NextSend::TakenOver => stream = talk.open_stream().await,
                 NextSend::Wait { again_in: None } => return sent,
-                other @ (NextSend::Wait { .. } | NextSend::TakenOver | NextSend::Barred) => panic!("{other:?}"),
+                other @ (NextSend::Unanswered | NextSend::Wait { .. } | NextSend::Barred) => panic!("{other:?}"),
             }
         }
     };
-    let (mut one, two) = tokio::join!(run(&talk), run(&elsewhere));
-    one.extend(two);
-    one.sort_by_key(|outgoing| outgoing.seq);
-    assert_eq!(one.iter().map(|outgoing| outgoing.content.clone()).collect::<Vec<_>>(), contents);
-    assert_eq!(one.iter().map(|outgoing| outgoing.seq).collect::<Vec<_>>(), (1..=30).collect::<Vec<_>>());
-    assert!(talk.effects().await.iter().all(|effect| effect.attempt_count == 1));
+    let (one, two) = tokio::join!(run(&talk), run(&elsewhere));
+    for sent in [&one, &two] {
+        assert!(sent.is_sorted(), "in order, also when one is sent again: {sent:?}");
+    }
+    let effects = talk.effects().await;
+    assert!(effects.iter().all(|effect| effect.status == EffectStatus::Completed), "{effects:?}");
+    let mut numbers: Vec<i64> = one.into_iter().chain(two).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers, (1..=30).collect::<Vec<_>>());
+    let placed: Vec<(i32, i64)> = sqlx::query_as("SELECT position, send_seq FROM effects ORDER BY position")
+        .fetch_all(&mut database.connect().await)
+        .await
+        .unwrap();
+    assert!(placed.iter().all(|(position, seq)| i64::from(*position) + 1 == *seq), "{placed:?}");
 }
 
 #[tokio::test]

@@ -88,9 +88,6 @@ pub async fn open(
     Extension(tether): Extension<Tether>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
-    if !facade.autonomy.enabled {
-        return Err(Problem::no_such_path());
-    }
     let key: Option<SessionKey> = key.ok().and_then(|Path(key)| key.parse().ok());
     let key = key.ok_or_else(Problem::no_such_session)?;
     let turn = caller.turn().await;

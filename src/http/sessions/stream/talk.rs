@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     domain::{
-        ids::{EffectId, StreamId},
+        ids::{ClaimToken, EffectId, StreamId},
         rfc3339,
         session::{SessionKey, autonomy::Restraint, effect::EffectStatus},
     },
@@ -205,6 +205,7 @@ impl Terms {
 /// A send that the client has not acknowledged. Counted whichever way it ends.
 struct Outstanding {
     id: EffectId,
+    token: ClaimToken,
     until: Instant,
     outcome: SendOutcome,
 }
@@ -263,14 +264,15 @@ impl<'a> Talk<'a> {
     async fn look(&mut self) -> Result<(), Ending> {
         let Terms { store, key, restraint, ack_within, look, .. } = self.terms;
         let stream = self.stream;
-        let next = self.terms.ask(|| store.next_send(key, stream, restraint, *ack_within)).await?;
+        let awaited = self.outstanding.as_ref().map(|send| send.token);
+        let next = self.terms.ask(|| store.next_send(key, stream, awaited, restraint, *ack_within)).await?;
         let now = Instant::now();
         self.look_at = now + *look;
         match next {
             NextSend::Send(outgoing) => {
                 self.withdraw();
-                let (id, until) = (outgoing.id, now + *ack_within);
-                self.outstanding = Some(Outstanding { id, until, outcome: SendOutcome::Lost });
+                let (id, token, until) = (outgoing.id, outgoing.token, now + *ack_within);
+                self.outstanding = Some(Outstanding { id, token, until, outcome: SendOutcome::Lost });
                 self.send(&outgoing).await
             }
             NextSend::Wait { again_in } => {

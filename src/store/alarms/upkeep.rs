@@ -143,15 +143,18 @@ impl Store {
         Ok(Status::ALL.iter().copied().map(count).collect())
     }
 
-    /// What is due now.
+    /// What is due now. What a suspended agent is owed is not: nobody is late who must wait.
     pub async fn due(&self) -> Result<Due> {
         self.ask("counting due alarms", async |db| {
             sqlx::query_as(
-                "SELECT (SELECT count(*) FROM (
-                            SELECT FROM alarms WHERE status = 'active' AND next_fire_at <= now() ORDER BY next_fire_at LIMIT $1) AS due
-                        ) AS alarms,
-                        coalesce((SELECT extract(epoch FROM now() - min(next_fire_at))::float8
-                                  FROM alarms WHERE status = 'active' AND next_fire_at <= now()), 0) AS oldest_seconds",
+                "WITH due AS (
+                     SELECT next_fire_at FROM alarms
+                     WHERE status = 'active' AND next_fire_at <= now()
+                       AND NOT EXISTS (SELECT FROM agents WHERE did = owner_did AND suspended)
+                     ORDER BY next_fire_at LIMIT $1
+                 )
+                 SELECT count(*) AS alarms, coalesce(extract(epoch FROM now() - min(next_fire_at))::float8, 0) AS oldest_seconds
+                 FROM due",
             )
             .bind(MOST_DUE_COUNTED)
             .fetch_one(db)

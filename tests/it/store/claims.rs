@@ -265,6 +265,8 @@ async fn a_suspended_owners_rows_are_passed_over_and_told_of_whichever_way_is_lo
         ),
     )
     .await;
+    let waiting = store.due().await.unwrap();
+    assert!(waiting.alarms == 1 && waiting.oldest_seconds < 30.0, "nobody is late who must wait: {waiting:?}");
     let found = claim_with(&store, room()).await;
     assert_eq!(ids(&found.claims), ids_of(&[&other]));
     assert_eq!((&*found.crowded, &*found.suspended), (&[ann.to_string()][..], &[ann.to_string()][..]));

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::{Result, Store, sessions};
+use super::{Result, Store, page, sessions};
 use crate::domain::{
     access::Did,
     ids::EffectId,
@@ -119,9 +119,8 @@ impl Store {
             .bind(key.as_str())
             .bind(status.map(EffectStatus::as_str))
             .bind(limit)
-            .fetch_all(db)
-            .await?;
-            Ok(Some(effects))
+            .fetch(db);
+            page(effects, |effect: &Effect| effect.payload.as_str().len()).await.map(Some)
         })
         .await
     }

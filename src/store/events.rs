@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, FromRow, PgConnection, Row as _};
 use uuid::Uuid;
 
-use super::{Result, Store, sessions, streams};
+use super::{Result, Store, page, sessions, streams};
 use crate::domain::{
     access::Did,
     ids::EventId,
@@ -87,7 +87,7 @@ impl Store {
         .await
     }
 
-    /// The session's events behind `after`, in order. `None`: no such session of this owner.
+    /// The session's events behind `after`, in order; fewer than asked for when they are large. `None`: no such session of this owner.
     pub async fn events_after_if_owned(
         &self,
         owner: &Did,
@@ -107,9 +107,8 @@ impl Store {
             .bind(key.as_str())
             .bind(after)
             .bind(limit)
-            .fetch_all(db)
-            .await?;
-            Ok(Some(events))
+            .fetch(db);
+            page(events, |event: &Event| event.payload.as_str().len()).await.map(Some)
         })
         .await
     }

@@ -46,6 +46,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use futures::{Stream, TryStreamExt as _};
 use secrecy::ExposeSecret;
 use sqlx::{
     Connection, Executor, PgConnection, PgPool, Postgres,
@@ -360,6 +361,25 @@ impl Drop for CloseUnlessDone<'_> {
             self.connection.close_on_drop();
         }
     }
+}
+
+/// A list ends with the row that brings texts and payloads to this many bytes: 500 of the largest would be 140 MB, and a few who ask for
+/// them at once would be the end of the process.
+const PAGE_BYTES: usize = 8 * 1024 * 1024;
+
+/// Rows up to that weight.
+async fn page<T>(
+    mut rows: impl Stream<Item = Result<T, sqlx::Error>> + Unpin,
+    weight: impl Fn(&T) -> usize,
+) -> Result<Vec<T>, sqlx::Error> {
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    while bytes < PAGE_BYTES
+        && let Some(row) = rows.try_next().await?
+    {
+        bytes += weight(&row);
+        page.push(row);
+    }
+    Ok(page)
 }
 
 /// For values that stand in a row and cannot be read.

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, FromRow, PgConnection};
 
-use super::{Result, Store, sessions};
+use super::{Result, Store, page, sessions};
 use crate::domain::{access::Did, alarm::Status, payload::Payload, session::SessionKey};
 
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
@@ -87,9 +87,8 @@ impl Store {
             .bind(key.as_str())
             .bind(owner.as_str())
             .bind(limit)
-            .fetch_all(db)
-            .await?;
-            Ok(Some(timers))
+            .fetch(db);
+            page(timers, |timer: &Timer| timer.payload.as_str().len()).await.map(Some)
         })
         .await
     }

@@ -12,7 +12,7 @@ use crate::{
         cursor::{self, Cursor},
         labels::{Selector, Test},
     },
-    store::{Result, Store},
+    store::{PAGE_BYTES, Result, Store},
 };
 
 /// Which alarms are meant. What is not said does not matter.
@@ -36,10 +36,6 @@ pub struct Page {
     /// Where the next one begins; `None` on the last.
     pub next: Option<Cursor>,
 }
-
-/// A page ends with the alarm that brings messages and payloads to this many bytes: 500 of the largest would be 140 MB, and a few who
-/// ask for them at once would be the end of the process.
-const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// The list, as `EXPLAIN` sees it too.
 pub const LIST: &str = concat!("SELECT ", columns!(), " ", include_str!("../sql/list_alarms.sql"));

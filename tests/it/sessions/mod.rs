@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod events;
+mod faults;
 mod promotion;
 mod sends;
 mod stream;

@@ -70,6 +70,7 @@ async fn every_metric_is_there_from_the_start_with_its_zero() {
             ("chronos_status_lag_seconds", "histogram"),
             ("chronos_stream_sends_total", "counter"),
             ("chronos_streams", "gauge"),
+            ("chronos_timers_promoted_total", "counter"),
             ("chronos_wake_duration_seconds", "histogram"),
             ("chronos_wake_lateness_seconds", "histogram"),
         ]
@@ -189,6 +190,7 @@ fn what_is_recorded_is_what_is_scraped() {
         ("chronos_slots_missed_total", &[], 7.0),
         ("chronos_alarms_exhausted_total", &[], 8.0),
         ("chronos_alarms_unreadable_total", &[], 9.0),
+        ("chronos_timers_promoted_total", &[], 15.0),
         ("chronos_deliveries_in_flight", &[], 10.0),
         ("chronos_settle_batch_size_sum", &[], 11.0),
         ("chronos_alarms", &[("status", "paused")], 12.0),
@@ -213,6 +215,7 @@ fn record() {
     metrics::claims_released(5);
     metrics::results_fenced(6);
     metrics::slots_missed(7);
+    metrics::timers_promoted(15);
     metrics::alarms_exhausted(8);
     metrics::alarms_unreadable(9);
     metrics::in_flight(10);

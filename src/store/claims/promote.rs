@@ -41,8 +41,9 @@ impl Store {
         worker: WorkerId,
         settlements: &[(&Claim, &Settlement)],
     ) -> Result<Vec<Outcome>> {
-        let promotions: Vec<Promotion<'_>> =
+        let mut promotions: Vec<Promotion<'_>> =
             settlements.iter().filter_map(|(claim, settlement)| Promotion::of(claim, settlement)).collect();
+        promotions.sort_by_key(|promotion| promotion.claim.wake.alarm_id); // in one order for everybody who locks many
         let standing: HashSet<Uuid> = self
             .ask("promoting timers of sessions", async |db| {
                 let mut transaction = db.begin().await?;

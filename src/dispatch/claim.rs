@@ -155,6 +155,8 @@ impl Dispatcher {
                     warn!(%worker, released, "dispatcher {worker} has stopped beating; its {released} claims are free again");
                     metrics::claims_released(released);
                     taken |= released > 0;
+                    // Its wakes of sessions are free, too.
+                    self.wakes_waiting.notify_one();
                 }
                 Ok(None) => {}
                 Err(error) => warn!(%worker, error = %chain(&error), "cannot take over from dispatcher {worker} yet"),

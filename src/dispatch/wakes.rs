@@ -1,13 +1,13 @@
 //! Wakes of sessions: claimed from the outbox, delivered as alarms are, settled under their token. Whoever claims alarms claims these.
 //!
-//! Looked for when a promotion has put some there, when a rung is due, and with every tick: what a dead dispatcher left behind is
-//! found then. The same statement frees sends whose replica died.
+//! Looked for when a promotion has put some there, when a rung is due, when a dead peer's are free, and every few ticks besides: so
+//! whatever nobody told us of is found. The same statement frees sends whose replica died. An idle dispatcher pays next to nothing.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
-    task::JoinSet,
+    task::{Id, JoinError, JoinSet},
     time::{Instant, sleep_until},
 };
 use tracing::{debug, error, info, warn};
@@ -28,6 +28,8 @@ use crate::{
 
 /// As many of the slots as wakes of sessions may take besides those of alarms.
 const SHARE: usize = 2;
+/// Ticks between two looks that nobody asked for.
+const FALLBACK_TICKS: u32 = 10;
 /// Between two tries to write results while the database is away.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A wake that was claimed this often without a result is given up: whoever delivers it dies or freezes.
@@ -37,8 +39,8 @@ const MOST_UNANSWERED: u32 = 20;
 #[derive(Default)]
 struct Hand {
     flights: JoinSet<Landed>,
-    /// Whose are in flight.
-    owners: HashMap<ClaimToken, String>,
+    /// What is in flight, and whose.
+    flying: HashMap<Id, (ClaimToken, String)>,
     /// Answered, and to be written until their lease ends.
     results: Vec<(WakeResult, Instant)>,
     /// Until then claims may turn up as ours that nobody here knows of.
@@ -70,9 +72,9 @@ pub async fn run(dispatcher: Arc<Dispatcher>, mut claiming: watch::Receiver<bool
             () = dispatcher.wakes_waiting.notified(), if may_claim => look_at = Instant::now(),
             // Gone with the loop that says so, which stops.
             changed = claiming.changed(), if !stopping && claiming.has_changed().is_ok() => drop(changed),
-            Some(landed) = hand.flights.join_next() => {
+            Some(landed) = hand.flights.join_next_with_id() => {
                 hand.land(landed);
-                while let Some(landed) = hand.flights.try_join_next() {
+                while let Some(landed) = hand.flights.try_join_next_with_id() {
                     hand.land(landed);
                 }
                 // There is room again.
@@ -85,36 +87,55 @@ pub async fn run(dispatcher: Arc<Dispatcher>, mut claiming: watch::Receiver<bool
 }
 
 impl Hand {
-    fn land(&mut self, landed: Result<Landed, tokio::task::JoinError>) {
-        match landed {
-            Ok(Landed { result, holds_until }) => {
-                self.owners.remove(&result.token);
+    fn land(&mut self, landed: Result<(Id, Landed), JoinError>) {
+        let id = match landed {
+            Ok((id, Landed { result, holds_until })) => {
                 self.results.push((result, holds_until));
+                id
             }
             Err(error) => {
                 if error.is_panic() {
-                    error!(%error, "a delivery panicked; its claim runs out, and it is tried again");
+                    error!(%error, "a delivery panicked; its claim is let go, and it is tried again");
                 }
-                // Which one it was nobody knows; its lease does.
-                self.lost_until = Some(Instant::now() + STATEMENT_TIMEOUT * 2);
+                self.lose();
+                error.id()
             }
-        }
+        };
+        self.flying.remove(&id);
+    }
+
+    /// A claim may stand as ours with nobody here to know of it, for as long as Postgres may still carry out what was asked of it.
+    fn lose(&mut self) {
+        self.lost_until = Some(Instant::now() + STATEMENT_TIMEOUT * 2);
     }
 
     fn tokens(&self) -> Vec<ClaimToken> {
-        self.owners.keys().copied().chain(self.results.iter().map(|(result, _)| result.token)).collect()
+        let flying = self.flying.values().map(|(token, _)| *token);
+        flying.chain(self.results.iter().map(|(result, _)| result.token)).collect()
+    }
+
+    /// Owners that have as many in flight as they may.
+    fn full_owners(&self, most: usize) -> Vec<String> {
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        for (_, owner) in self.flying.values() {
+            *counts.entry(owner).or_default() += 1;
+        }
+        counts.into_iter().filter(|(_, count)| *count >= most).map(|(owner, _)| owner.to_owned()).collect()
     }
 }
 
 impl Dispatcher {
     /// Claims as many as there is room for, and starts their delivery. Says when to look again.
     async fn look_for_wakes(self: &Arc<Self>, hand: &mut Hand) -> Instant {
-        let tick_at = Instant::now() + self.limits.tick;
+        let tick_at = Instant::now() + self.limits.tick * FALLBACK_TICKS;
         let most = (self.limits.concurrency / SHARE).max(1).min(self.limits.batch);
         let room = most.saturating_sub(hand.flights.len());
-        // Peers that saw no beat of ours are about to take what we claim.
-        if room == 0 || self.pulse.is_lost() {
+        if room == 0 {
             return tick_at;
+        }
+        // Peers that saw no beat of ours are about to take what we claim.
+        if self.pulse.is_lost() {
+            return Instant::now() + self.limits.tick;
         }
         if hand.lost_until.is_some() {
             match self.store.release_wakes_of(self.worker, &hand.tokens()).await {
@@ -122,19 +143,14 @@ impl Dispatcher {
                 Err(error) => warn!(error = %chain(&error), "cannot let go of wakes whose claim was lost yet"),
             }
         }
-        let mut flying: HashMap<&str, usize> = HashMap::new();
-        for owner in hand.owners.values() {
-            *flying.entry(owner).or_default() += 1;
-        }
-        let full = flying.into_iter().filter(|(_, count)| *count >= self.limits.owner_concurrency);
-        let full: Vec<String> = full.map(|(owner, _)| owner.to_owned()).collect();
+        let full = hand.full_owners(self.limits.owner_concurrency);
         let asked_at = Instant::now();
         let found = match self.store.claim_wakes(self.worker, self.limits.lease, room, &full).await {
             Ok(found) => found,
             Err(error) => {
                 error!(error = %chain(&error), "cannot look for wakes of sessions");
-                hand.lost_until = Some(Instant::now() + STATEMENT_TIMEOUT * 2);
-                return tick_at;
+                hand.lose();
+                return Instant::now() + self.limits.tick;
             }
         };
         let answered_at = Instant::now();
@@ -146,12 +162,13 @@ impl Dispatcher {
             hand.results.push((WakeResult { id: row.id, token: row.token, fate }, holds_until));
         }
         for claim in found.claims {
-            hand.owners.insert(claim.token, claim.wake.owner_did.clone());
+            let flight = (claim.token, claim.wake.owner_did.clone());
             let dispatcher = Arc::clone(self);
-            hand.flights.spawn(async move {
+            let task = hand.flights.spawn(async move {
                 let result = dispatcher.deliver_wake(claim, answered_at).await;
                 Landed { result, holds_until }
             });
+            hand.flying.insert(task.id(), flight);
         }
         if claimed == room {
             // There may be more; whatever lands makes room for it.

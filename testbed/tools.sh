@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # testbed/tools.sh python|node   installs what is missing into the cache; prints the directory of the binaries
-#   python  a venv with what requirements.txt names: schemathesis, which tries the facade by its own document, and the library
-#           with which the guide's agents sign
+#   python  a venv with what requirements.txt names: schemathesis, which tries the facade by its own document, and the
+#           libraries with which the guides' agents sign and listen
 #   node    tsx, which runs the guide's TypeScript
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -108,12 +108,11 @@ pub async fn store(
 /// `asked` is not next: `processed` is the newest that was, `newest` the newest there is.
 pub fn out_of_turn(asked: i64, processed: i64, newest: i64) -> Problem {
     let next = processed.saturating_add(1);
+    let known = if asked <= processed { "that event has been processed; " } else { "" };
     let told = if next > newest {
-        format!("event_seq is {asked}, but event {next}, which would be next, does not exist yet")
-    } else if asked <= processed {
-        format!("event_seq is {asked}, but that event has been processed; event {next} is next")
+        format!("event_seq is {asked}, but {known}event {next}, which would be next, does not exist yet")
     } else {
-        format!("event_seq is {asked}, but event {next} is next")
+        format!("event_seq is {asked}, but {known}event {next} is next")
     };
     Problem::conflict(told).with_details(json!({ "event_seq": processed, "last_seq": newest }))
 }
@@ -128,6 +127,12 @@ mod tests {
         for (asked, processed, newest, message) in [
             (1, 0, 0, "event_seq is 1, but event 1, which would be next, does not exist yet"),
             (9, 3, 3, "event_seq is 9, but event 4, which would be next, does not exist yet"),
+            (
+                3,
+                3,
+                3,
+                "event_seq is 3, but that event has been processed; event 4, which would be next, does not exist yet",
+            ),
             (3, 3, 5, "event_seq is 3, but that event has been processed; event 4 is next"),
             (5, 3, 5, "event_seq is 5, but event 4 is next"),
         ] {

@@ -6,6 +6,7 @@ mod gitops;
 mod page;
 mod router;
 mod service_calls;
+mod sessions;
 mod terminal;
 
 use page::{Page, Role};

@@ -184,7 +184,7 @@ pub fn without_layout(json: &str) -> String {
 }
 
 /// One that the kernel gives to nobody who asks for any: below its range of ports.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let tries = std::iter::repeat_with(|| 20_000 + rand::random::<u16>() % 10_000);
     tries.take(100).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
 }

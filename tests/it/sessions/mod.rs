@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod events;
+mod model;
 mod promotion;
 mod sends;
 

@@ -4,11 +4,13 @@
 //! | file | is |
 //! |---|---|
 //! | here | which steps are tried |
+//! | [`steps`] | the steps, and the words in which their results are told |
 //! | [`plain`] | the model: what each step does |
 //! | [`real`] | the same steps on the store, compared after each, and the invariants |
 
 mod plain;
 mod real;
+mod steps;
 
 use chronos::{domain::session::autonomy::EventType, store::session_timers::State};
 use proptest::{
@@ -18,8 +20,9 @@ use proptest::{
 };
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
-use plain::{Effect, Fate, Place, Plain, Step, TIMERS, Talk, Timer, Turn, When, Wish};
+use plain::{Effect, Plain, Talk, Timer};
 use real::Real;
+use steps::{Fate, Place, Step, TIMERS, Turn, When, Wish};
 
 /// What a commit waits for. `PROPTEST_CASES` for more.
 const CASES: u32 = 28;

@@ -38,10 +38,11 @@ use uuid::Uuid;
 
 use super::{
     super::{ACK, beat, look, promotion::promote},
-    plain::{
-        Answer, CAP, CARRIED, CLAIMS, COOLDOWN, EffectView, Fate, Place, Plain, REFUSED, Step, TICK, TIMERS, Turn,
+    plain::{Plain, Talk},
+    steps::{
+        Answer, CAP, CARRIED, CLAIMS, COOLDOWN, EffectView, Fate, Place, REFUSED, Step, TICK, TIMERS, Turn, View, Wish,
+        said,
     },
-    plain::{View, Wish, said},
 };
 use crate::support::{AgentKey, Database};
 
@@ -120,7 +121,7 @@ impl Real {
                 let view = Box::pin(self.view(session)).await;
                 assert_eq!(
                     view,
-                    talk.as_ref().map(super::plain::Talk::view),
+                    talk.as_ref().map(Talk::view),
                     "store (left) and model (right) stand otherwise in session {session} after {step:?}"
                 );
             }

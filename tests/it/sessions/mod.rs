@@ -3,6 +3,7 @@
 mod checkpoints;
 mod events;
 mod faults;
+mod model;
 mod promotion;
 mod sends;
 mod stream;

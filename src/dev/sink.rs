@@ -56,6 +56,13 @@ async fn wake(
                 println!("due time reached for {call}: {payload}  (delivery {}, due at {due_at})", text("delivery_id"));
                 return (StatusCode::ACCEPTED, "taken");
             }
+            // A session's timer says nothing by itself: what happened is in the session's log.
+            if wake["session_key"].is_string() {
+                let (timer, session, seq) = (text("timer_id"), text("session_key"), &wake["event_seq"]);
+                let (delivery, attempt) = (text("delivery_id"), &wake["attempt"]);
+                println!("wake for {session}: timer {timer} is event {seq}  (delivery {delivery}, attempt {attempt})");
+                return (StatusCode::ACCEPTED, "taken");
+            }
             println!(
                 "wake for {}: {}  (alarm {}, scheduled for {}, attempt {})",
                 text("user_id"),

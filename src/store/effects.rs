@@ -32,6 +32,8 @@ pub struct Effect {
     pub status: EffectStatus,
     /// Why it was suppressed, cancelled or failed.
     pub reason: Option<String>,
+    /// Of one that waits: for the end of the cooldown, or for its next rung.
+    pub not_before: Option<DateTime<Utc>>,
     pub attempt_count: i32,
     pub last_attempt_at: Option<DateTime<Utc>>,
     pub created_at: DateTime<Utc>,
@@ -111,8 +113,8 @@ impl Store {
                 return Ok(None);
             }
             let effects = sqlx::query_as(
-                "SELECT id, checkpoint_id, type, payload::text AS payload, dedupe_key, status, reason, attempt_count,
-                        last_attempt_at, created_at, updated_at
+                "SELECT id, checkpoint_id, type, payload::text AS payload, dedupe_key, status, reason,
+                        CASE WHEN status = 'pending' THEN not_before END AS not_before, attempt_count, last_attempt_at, created_at, updated_at
                  FROM effects WHERE session_key = $1 AND ($2::text IS NULL OR status = $2)
                  ORDER BY event_seq, position, created_at LIMIT $3",
             )

@@ -40,6 +40,10 @@ pub struct EffectView {
     #[schema(schema_with = fields::effect_reason)]
     reason: Option<String>,
     #[schema(minimum = 0)]
+    /// Until then it waits: an unasked send for the end of the cooldown, a wake for its next try. Only while it is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = fields::instant)]
+    not_before: Option<String>,
     attempt_count: i32,
     #[schema(schema_with = fields::instant_or_null, required)]
     last_attempt_at: Option<String>,
@@ -59,6 +63,7 @@ impl EffectView {
             dedupe_key: effect.dedupe_key,
             status: effect.status.as_str(),
             reason: effect.reason,
+            not_before: effect.not_before.map(rfc3339),
             attempt_count: effect.attempt_count,
             last_attempt_at: effect.last_attempt_at.map(rfc3339),
             created_at: rfc3339(effect.created_at),
@@ -77,7 +82,8 @@ pub struct List {
 
 /// List a session's effects
 ///
-/// In the order in which they were asked for. A client without a socket polls with `status=pending`, and acknowledges what it has shown.
+/// In the order in which they were asked for. A client without a socket polls with `status=pending`,
+/// acknowledges, and shows what came back as `completed`.
 #[utoipa::path(
     get, path = "/v1/sessions/{key}/effects", tag = "sessions", operation_id = "listSessionEffects",
     params(parameters::SessionKey, parameters::EffectsAsked),

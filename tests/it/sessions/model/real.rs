@@ -13,7 +13,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use chronos::{
     domain::{
         access::Did,
-        ids::{EffectId, EventId, StreamId, WorkerId},
+        ids::{ClaimToken, EffectId, EventId, StreamId, WorkerId},
         payload::Payload,
         session::{
             SessionKey,
@@ -75,6 +75,8 @@ pub struct Real {
     keys: [SessionKey; 2],
     worker: WorkerId,
     streams: [Vec<StreamId>; 2],
+    /// What went out last.
+    awaited: [Option<ClaimToken>; 2],
     claims: Vec<Claim>,
     wakes: Vec<WakeClaim>,
     places: [BTreeMap<Place, EffectId>; 2],
@@ -101,6 +103,7 @@ impl Real {
                 keys: [0, 1].map(|n| format!("ann:agent:{case}-{n}").parse().unwrap()),
                 worker: look.worker,
                 streams: [Vec::new(), Vec::new()],
+                awaited: [None, None],
                 claims: Vec::new(),
                 wakes: Vec::new(),
                 places: [BTreeMap::new(), BTreeMap::new()],
@@ -249,8 +252,10 @@ impl Real {
 
     async fn next_send(&mut self, session: usize, back: usize) -> Answer {
         let stream = self.stream(session, back);
-        match self.store.next_send(&self.keys[session], stream, &RESTRAINT, ACK).await.unwrap() {
+        let awaited = self.awaited[session];
+        match self.store.next_send(&self.keys[session], stream, awaited, &RESTRAINT, ACK).await.unwrap() {
             NextSend::Send(outgoing) => {
+                self.awaited[session] = Some(outgoing.token);
                 self.goes_out(session, outgoing.id);
                 let place = self.places[session].iter().find(|(_, id)| **id == outgoing.id).expect("it was asked for");
                 Answer::Sent { place: *place.0, number: outgoing.seq, content: outgoing.content }

@@ -98,7 +98,7 @@ fn anywhere(plain: &Plain) -> BoxedStrategy<Step> {
     }
     let lost = plain.lost_claims();
     if !lost.is_empty() {
-        steps.push((6, select(lost).prop_map(|claim| Step::Promote { claims: vec![claim] }).boxed()));
+        steps.push((12, select(lost).prop_map(|claim| Step::Promote { claims: vec![claim] }).boxed()));
     }
     if !plain.wakes.is_empty() {
         let fate = select(vec![Fate::Completed, Fate::Completed, Fate::Retry, Fate::Failed]);
@@ -156,7 +156,7 @@ fn in_session(plain: &Plain, session: usize) -> BoxedStrategy<Step> {
     }
     let held: Vec<usize> = talk.timers.iter().filter(|(_, timer)| timer.is_held()).map(|(timer, _)| *timer).collect();
     if !held.is_empty() {
-        steps.push((4, Just(Step::TimersLapse { session }).boxed()));
+        steps.push((6, Just(Step::TimersLapse { session }).boxed()));
         // What was claimed is planned anew before it is promoted.
         let when = select(vec![When::Past(0), When::Past(1), When::FarAhead]);
         let again = (select(held), when).prop_map(move |(timer, when)| {

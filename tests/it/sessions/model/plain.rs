@@ -169,13 +169,13 @@ impl Plain {
         self.talks[session].as_mut().map_or(Answer::NotFound, does)
     }
 
-    /// Claims of timers that somebody else has claimed since.
+    /// Claims that lapsed, of timers that somebody else has claimed since and that were not planned anew: the token alone fences.
     pub fn lost_claims(&self) -> Vec<usize> {
-        let holder =
-            |claim: &Claim| self.talks[claim.session].as_ref().and_then(|talk| talk.timers[&claim.timer].claim);
-        let lost =
-            self.claims.iter().enumerate().filter(|(token, claim)| holder(claim).is_some_and(|has| has != *token));
-        lost.map(|(token, _)| token).collect()
+        let is_lost = |(token, claim): &(usize, &Claim)| {
+            let timer = self.talks[claim.session].as_ref().map(|talk| &talk.timers[&claim.timer]);
+            timer.is_some_and(|timer| timer.claims > 1 && timer.claim.is_some_and(|holder| holder != *token))
+        };
+        self.claims.iter().enumerate().filter(is_lost).map(|(token, _)| token).collect()
     }
 
     fn claim(&mut self) -> Answer {

@@ -10,6 +10,7 @@
 //! | here | the order of things, and what is promised (`performance.md`) |
 //! | [`scenarios`] | one function per question |
 //! | [`facade`] | what the HTTP facade costs, beside the bare INSERT |
+//! | [`sessions`] | events, sends and timers of sessions, beside the bare transactions; and whether a day of them adds up |
 //! | [`controller`] | what Alarms cost as resources, and how often their statuses are written |
 //! | [`ideal`] | what the same schema can do at best: claims and settles in batches, and nothing else |
 //! | [`world`] | Postgres, rows, processes |
@@ -23,6 +24,7 @@ mod facade;
 mod ideal;
 mod report;
 mod scenarios;
+mod sessions;
 mod sink;
 mod world;
 
@@ -31,7 +33,8 @@ use report::Report;
 use world::World;
 
 /// Every scenario, in the order in which they run.
-const SCENARIOS: [&str; 8] = ["layout", "drain", "http", "lateness", "idle", "growth", "facade", "controller"];
+const SCENARIOS: [&str; 9] =
+    ["layout", "drain", "http", "lateness", "idle", "growth", "facade", "sessions", "controller"];
 
 fn main() -> anyhow::Result<()> {
     // Cargo says --bench to whatever it runs.
@@ -58,6 +61,7 @@ fn main() -> anyhow::Result<()> {
                 "lateness" => scenarios::lateness(&world, &mut report).await?,
                 "idle" => scenarios::idle(&world, &mut report).await?,
                 "facade" => facade::facade(&world, &mut report).await?,
+                "sessions" => sessions::sessions(&world, &mut report).await?,
                 "growth" => scenarios::growth(&world, &mut report).await?,
                 "controller" => controller::controller(&world, &mut report).await?,
                 other => unreachable!("{other} is in the list"),

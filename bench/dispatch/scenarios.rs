@@ -99,7 +99,7 @@ async fn from_instant(world: &World, rows: i64, payload: i32) -> anyhow::Result<
     Ok(at)
 }
 
-async fn sleep_until(world: &World, at: DateTime<Utc>) -> anyhow::Result<Instant> {
+pub async fn sleep_until(world: &World, at: DateTime<Utc>) -> anyhow::Result<Instant> {
     let left = (at - world.now().await?).to_std().unwrap_or_default();
     let begins = Instant::now() + left;
     tokio::time::sleep_until(begins).await;
@@ -112,7 +112,7 @@ pub fn float(count: i64) -> f64 {
     count as f64
 }
 
-fn rate(rows: i64, begun: Instant) -> f64 {
+pub fn rate(rows: i64, begun: Instant) -> f64 {
     float(rows) / begun.elapsed().as_secs_f64()
 }
 
@@ -183,7 +183,7 @@ async fn drained_over_http(world: &World, sink: &Sink, processes: usize, rows: i
 }
 
 /// Microseconds, sorted; every wake came once.
-async fn late(sink: &Sink, rows: i64) -> anyhow::Result<Vec<i64>> {
+pub async fn late(sink: &Sink, rows: i64) -> anyhow::Result<Vec<i64>> {
     let wakes = sink.take().await?;
     let ids: std::collections::HashSet<&str> = wakes.iter().map(|(_, id)| id.as_str()).collect();
     let rows = usize::try_from(rows)?;

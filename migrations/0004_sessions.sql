@@ -25,8 +25,10 @@ CREATE TABLE sessions (
     CONSTRAINT sessions_only_processed_what_happened CHECK (event_seq BETWEEN 0 AND last_seq),
     CONSTRAINT sessions_counts_are_not_negative CHECK (last_send_seq >= 0 AND consecutive_autonomous_msgs >= 0)
 )
--- Rewritten with every event and send; no index but the key, so there is room to do it in place.
+-- Rewritten with every event and send; nothing that is rewritten is in an index, so there is room to do it in place.
 WITH (fillfactor = 70);
+-- For who moves or deletes all that an agent has.
+CREATE INDEX sessions_owner_idx ON sessions (owner_did);
 
 COMMENT ON TABLE sessions IS 'One conversation of one user with one agent. Its row lock serialises everything that happens in it.';
 COMMENT ON COLUMN sessions.session_key IS 'userId:agentId:threadId.';
@@ -108,6 +110,7 @@ CREATE TABLE effects (
     payload         json        NOT NULL,
     dedupe_key      text        NOT NULL,
     autonomous      boolean     NOT NULL DEFAULT false,
+    wakes_did       text,
 
     status          text        NOT NULL DEFAULT 'pending',
     reason          text,
@@ -143,6 +146,10 @@ CREATE TABLE effects (
     CONSTRAINT effects_attempts_have_an_instant CHECK ((attempt_count = 0) = (last_attempt_at IS NULL)),
     CONSTRAINT effects_timers_are_born_done CHECK (type <> 'schedule_timer' OR status IN ('completed', 'cancelled')),
     CONSTRAINT effects_wakes_have_an_instant CHECK (type <> 'wake' OR not_before IS NOT NULL),
+    CONSTRAINT effects_wakes_alone_are_for_somebody CHECK ((type = 'wake') = (wakes_did IS NOT NULL)),
+    -- NULL in all others, which are therefore not bound by it.
+    CONSTRAINT effects_wakes_fkey FOREIGN KEY (session_key, wakes_did)
+        REFERENCES sessions (session_key, owner_did) ON DELETE CASCADE ON UPDATE CASCADE,
     CONSTRAINT effects_sends_alone_are_numbered CHECK (type = 'send_message' OR send_seq IS NULL),
     CONSTRAINT effects_sends_alone_are_autonomous CHECK (type = 'send_message' OR NOT autonomous),
     CONSTRAINT effects_autonomous_alone_are_restrained CHECK (
@@ -156,6 +163,7 @@ COMMENT ON TABLE effects IS 'What agents want done, and what became of it: recor
 COMMENT ON COLUMN effects.checkpoint_id IS 'The checkpoint that asked for it; of a wake `timer:<event id>`, which is why this is no foreign key.';
 COMMENT ON COLUMN effects.event_seq IS 'The event it answers. With position it gives the order within the session.';
 COMMENT ON COLUMN effects.autonomous IS 'Whether it is the agent''s own idea: such a send is capped, and cancelled when the user speaks.';
+COMMENT ON COLUMN effects.wakes_did IS 'Of a wake, whose: the session''s owner, by which a claim lets nobody crowd out the others.';
 COMMENT ON COLUMN effects.reason IS 'Why it was suppressed, cancelled or failed; of a wake on its ladder, why the last try was not taken.';
 COMMENT ON COLUMN effects.send_seq IS 'The number the client sees, given when it first goes out; NULL before.';
 COMMENT ON COLUMN effects.not_before IS 'A deferred send waits for the end of the cooldown, a wake for its next rung; NULL: at once.';
@@ -170,6 +178,7 @@ CREATE INDEX effects_session_key_idx ON effects (session_key, event_seq, positio
 CREATE INDEX effects_open_idx ON effects (session_key, event_seq, position) WHERE status IN ('pending', 'executing');
 -- Wakes that are to be delivered.
 CREATE INDEX effects_wakes_due_idx ON effects (not_before) WHERE type = 'wake' AND status = 'pending';
+CREATE INDEX effects_wakes_owner_idx ON effects (wakes_did, not_before) WHERE type = 'wake' AND status = 'pending';
 -- What a crash left behind is found by the end of its lease.
 CREATE INDEX effects_executing_idx ON effects (claimed_until) WHERE status = 'executing';
 

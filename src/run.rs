@@ -319,7 +319,15 @@ impl Running {
         };
         info!("stopping");
         self.stop.cancel();
-        let rest = async { while self.tasks.join_next().await.is_some() {} };
+        let rest = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                match ended {
+                    Ok((_, Ok(()))) => {}
+                    Ok((name, Err(error))) => warn!(error = %chain(&*error), "task {name} did not end well"),
+                    Err(error) => warn!(%error, "a task panicked while stopping"),
+                }
+            }
+        };
         if tokio::time::timeout(self.grace, rest).await.is_err() {
             warn!("not everything ended within the grace period");
         }
@@ -387,7 +395,8 @@ fn secrets(dispatch: &config::Dispatch) -> Secrets {
 fn own_connections(config: &Config) -> u64 {
     let database = &config.database;
     let pools = PROBE_POOL + STREAMS_POOL + database.api_pool + database.dispatch_pool + controller::CONNECTIONS;
-    let deliveries = config.dispatch.as_ref().map_or(0, |dispatch| dispatch.concurrency);
+    // Half as many again for wakes of sessions.
+    let deliveries = config.dispatch.as_ref().map_or(0, |dispatch| dispatch.concurrency + dispatch.concurrency / 2);
     u64::from(pools).saturating_add(deliveries as u64)
 }
 

@@ -137,8 +137,13 @@ impl Upkeep {
             debug!(?kept, "days whose attempts stay in the default partition");
         }
         self.store.drop_attempts_older_than(self.retention.attempt_days).await?;
-        self.remove_alarms().await?;
-        self.remove_events().await
+        // Neither keeps the other, nor the rest of the round, from being done.
+        for done in [self.remove_alarms().await, self.remove_events().await] {
+            if let Err(error) = done {
+                warn!(error = %chain(&error), "what is old cannot be removed; tried again in an hour");
+            }
+        }
+        Ok(())
     }
 
     async fn remove_alarms(&self) -> store::Result<()> {

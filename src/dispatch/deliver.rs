@@ -32,7 +32,7 @@ pub struct Held {
 impl Dispatcher {
     /// One claim, from here to its result. A claim that must not be sent any more is let go.
     pub(super) async fn deliver(&self, held: Held) -> Landed {
-        if let Some(why) = self.must_not_send(&held) {
+        if let Some(why) = self.must_not_send(held.asked_at) {
             let returned = self.give_back(&[&held.claim], why).await;
             return if returned { Landed::NotSent } else { Landed::Lost };
         }
@@ -42,11 +42,11 @@ impl Dispatcher {
         Landed::Answered
     }
 
-    /// Why a wake must not go out, though its claim is in hand.
-    fn must_not_send(&self, held: &Held) -> Option<&'static str> {
+    /// Why a wake must not go out, though its claim, asked for then, is in hand.
+    pub(super) fn must_not_send(&self, asked_at: Instant) -> Option<&'static str> {
         if self.stop.is_cancelled() {
             Some("the dispatcher stops")
-        } else if held.asked_at.elapsed() + self.limits.wake_timeout + SETTLE > self.limits.lease {
+        } else if asked_at.elapsed() + self.limits.wake_timeout + SETTLE > self.limits.lease {
             Some("the claim is too old to finish inside its lease")
         } else if self.pulse.is_lost() {
             // Peers that saw no beat of ours are about to take this claim.

@@ -22,6 +22,8 @@ use crate::{
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// This part of the slots, or of a batch, is worth a look: the others go on meanwhile.
 const FILLED: usize = 2;
+/// Between two surveys while all who have a backlog are suspended.
+const SELDOM: std::time::Duration = std::time::Duration::from_secs(60);
 /// Claims in hand for every delivery in flight: while results are being written, the next deliveries are under way.
 const CLAIMS_PER_SLOT: usize = 3;
 
@@ -278,7 +280,10 @@ impl Backlogs {
         }
         self.seen_until = looked.by_postgres;
         if looked.surveyed {
-            self.survey_at = Some(looked.at + looked.tick);
+            // Nobody waits for room here: those that are suspended wait for somebody to resume them, for days maybe, and everybody else
+            // is found as always. The survey is for what slips through, and reads of every owner there is.
+            let only_suspended = self.owners.is_subset(&self.suspended);
+            self.survey_at = Some(looked.at + if only_suspended { looked.tick.max(SELDOM) } else { looked.tick });
         }
     }
 

@@ -42,7 +42,7 @@ mod settle;
 mod wait;
 mod wakes;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use thiserror::Error;
 use tokio::{
@@ -194,11 +194,24 @@ impl Dispatcher {
         let (claiming, may_claim) = watch::channel(false);
         let mut wakes = AbortOnDropHandle::new(tokio::spawn(wakes::run(Arc::clone(&dispatcher), may_claim)));
         let mut desk = Desk::default();
-        tokio::select! {
-            worked = dispatcher.work(&mut desk, &mut settled, &mut gate, &claiming) => worked?,
-            ended = &mut wakes => return Err(Error::WakesEnded(ended.err())),
+        let mut wakes_ended = false;
+        {
+            let mut work = pin!(dispatcher.work(&mut desk, &mut settled, &mut gate, &claiming));
+            loop {
+                tokio::select! {
+                    worked = &mut work => break worked?,
+                    // Told to stop it ends at once, while a look may still be under way; whatever is in flight is not its business.
+                    ended = &mut wakes, if !wakes_ended => {
+                        wakes_ended = dispatcher.stop.is_cancelled() && ended.is_ok();
+                        if !wakes_ended {
+                            return Err(Error::WakesEnded(ended.err()));
+                        }
+                    }
+                }
+            }
         }
         drop(claiming);
+        let wakes = (!wakes_ended).then_some(wakes);
         dispatcher.leave(&mut desk, &mut settled, wakes).await
     }
 
@@ -281,28 +294,27 @@ impl Dispatcher {
         self: &Arc<Self>,
         desk: &mut Desk,
         settled: &mut Settled,
-        mut wakes: AbortOnDropHandle<()>,
+        mut wakes: Option<AbortOnDropHandle<()>>,
     ) -> Result<(), Error> {
         let deadline = Instant::now() + self.limits.shutdown;
-        let mut wakes_ended = false;
-        while !(desk.is_clear() && wakes_ended) && Instant::now() < deadline {
+        while !(desk.is_clear() && wakes.is_none()) && Instant::now() < deadline {
             let beat_at = self.look(desk, false).await.again_at;
             loop {
                 tokio::select! {
                     () = sleep_until(beat_at.min(deadline)) => break,
                     _ = desk.landed() => {}
                     written = settled.recv() => desk.settled(&written.ok_or(Error::SettlerEnded)?.tokens),
-                    _ = &mut wakes, if !wakes_ended => wakes_ended = true,
+                    () = ended(&mut wakes), if wakes.is_some() => wakes = None,
                 }
-                if desk.is_clear() && wakes_ended {
+                if desk.is_clear() && wakes.is_none() {
                     break;
                 }
             }
         }
-        if !desk.is_clear() || !wakes_ended {
+        if !desk.is_clear() || wakes.is_some() {
             warn!("stopped with deliveries in flight; others deliver them again");
             desk.abort().await;
-            wakes.abort();
+            drop(wakes);
         }
         let left = async {
             self.store.release_claims_of(self.worker, &[]).await?;
@@ -313,5 +325,13 @@ impl Dispatcher {
             warn!(error = %chain(&error), "cannot sign off; the others find out by themselves");
         }
         Ok(())
+    }
+}
+
+/// However it ended: by a stop, or by a panic, which is the same to who leaves.
+async fn ended(task: &mut Option<AbortOnDropHandle<()>>) {
+    match task {
+        Some(task) => drop(task.await),
+        None => std::future::pending().await,
     }
 }

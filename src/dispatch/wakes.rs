@@ -21,7 +21,7 @@ use crate::{
     },
     store::{
         STATEMENT_TIMEOUT,
-        wakes::{WakeClaim, WakeFate, WakeResult},
+        wakes::{WakeClaim, WakeFate, WakeResult, WakeRoom},
     },
     telemetry::{chain, metrics, traces::Span},
 };
@@ -114,13 +114,13 @@ impl Hand {
         flying.chain(self.results.iter().map(|(result, _)| result.token)).collect()
     }
 
-    /// Owners that have as many in flight as they may.
-    fn full_owners(&self, most: usize) -> Vec<String> {
+    /// Owners that have some in flight, and how many more each may have.
+    fn owners(&self, most: usize) -> Vec<(String, usize)> {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         for (_, owner) in self.flying.values() {
             *counts.entry(owner).or_default() += 1;
         }
-        counts.into_iter().filter(|(_, count)| *count >= most).map(|(owner, _)| owner.to_owned()).collect()
+        counts.into_iter().map(|(owner, count)| (owner.to_owned(), most.saturating_sub(count))).collect()
     }
 }
 
@@ -143,9 +143,10 @@ impl Dispatcher {
                 Err(error) => warn!(error = %chain(&error), "cannot let go of wakes whose claim was lost yet"),
             }
         }
-        let full = hand.full_owners(self.limits.owner_concurrency);
+        let of_owner = self.limits.owner_concurrency;
+        let wanted = WakeRoom { wakes: room, of_owner, owners: hand.owners(of_owner) };
         let asked_at = Instant::now();
-        let found = match self.store.claim_wakes(self.worker, self.limits.lease, room, &full).await {
+        let found = match self.store.claim_wakes(self.worker, self.limits.lease, &wanted).await {
             Ok(found) => found,
             Err(error) => {
                 error!(error = %chain(&error), "cannot look for wakes of sessions");
@@ -165,7 +166,7 @@ impl Dispatcher {
             let flight = (claim.token, claim.wake.owner_did.clone());
             let dispatcher = Arc::clone(self);
             let task = hand.flights.spawn(async move {
-                let result = dispatcher.deliver_wake(claim, answered_at).await;
+                let result = dispatcher.deliver_wake(claim, asked_at, answered_at).await;
                 Landed { result, holds_until }
             });
             hand.flying.insert(task.id(), flight);
@@ -177,8 +178,12 @@ impl Dispatcher {
         found.next_in.map_or(tick_at, |wait| tick_at.min(answered_at + wait.max(super::GATHER)))
     }
 
-    async fn deliver_wake(&self, claim: WakeClaim, answered_at: Instant) -> WakeResult {
+    async fn deliver_wake(&self, claim: WakeClaim, asked_at: Instant, answered_at: Instant) -> WakeResult {
         let WakeClaim { id, token, claimed_at, due_at, failure_count, unanswered, wake } = claim;
+        if let Some(why) = self.must_not_send(asked_at) {
+            warn!(effect_id = %id, why, "wake {id}: not sent, and given back: {why}");
+            return WakeResult { id, token, fate: WakeFate::NotSent };
+        }
         if unanswered > MOST_UNANSWERED {
             let why = format!(
                 "given up: claimed {MOST_UNANSWERED} times without a result; whatever delivers it ends or hangs"
@@ -234,6 +239,19 @@ impl Dispatcher {
             Ok(settled) => {
                 metrics::results_fenced((results.len() as u64).saturating_sub(settled));
                 hand.results.clear();
+            }
+            // The database refuses one of them, or somebody holds on to it: that one keeps no other waiting.
+            Err(error) if results.len() > 1 && (!error.is_away() || error.is_timeout()) => {
+                warn!(waiting = results.len(), error = %chain(&error), "wakes of sessions are settled one by one");
+                let mut left = Vec::new();
+                for (result, holds_until) in std::mem::take(&mut hand.results) {
+                    if let Err(error) = self.store.settle_wakes_under_token(std::slice::from_ref(&result)).await {
+                        let id = result.id;
+                        error!(effect_id = %id, error = %chain(&error), "wake {id}: cannot be settled yet");
+                        left.push((result, holds_until));
+                    }
+                }
+                hand.results = left;
             }
             Err(error) => warn!(waiting = results.len(), error = %chain(&error), "cannot settle wakes of sessions yet"),
         }

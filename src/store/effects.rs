@@ -6,10 +6,10 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::{Result, Store, page, sessions};
+use super::{Result, Store, page, sessions, streams::tell_changed};
 use crate::domain::{
     access::Did,
-    ids::EffectId,
+    ids::{EffectId, StreamId},
     payload::Payload,
     session::{
         SessionKey,
@@ -53,13 +53,14 @@ pub enum Acknowledged {
 
 impl Store {
     /// The client has it, by socket or otherwise. Of a send that nobody has sent yet the cap and the cooldown decide first. One that is
-    /// over stays what it is.
+    /// over stays what it is. `stream`: over which it was heard; any other is told that it need not wait for it.
     pub async fn acknowledge_if_owned(
         &self,
         owner: &Did,
         key: &SessionKey,
         effect: EffectId,
         restraint: &Restraint,
+        stream: Option<StreamId>,
     ) -> Result<Acknowledged> {
         self.ask("acknowledging a send", async |db| {
             let mut transaction = db.begin().await?;
@@ -94,6 +95,9 @@ impl Store {
                 }
             };
             transaction.commit().await?;
+            if session.stream_id != stream.map(StreamId::as_uuid) {
+                tell_changed(db, key, session.stream_id).await;
+            }
             Ok(done)
         })
         .await

@@ -11,8 +11,10 @@ use crate::domain::{
     session::{SessionKey, autonomy::Tally},
 };
 
-/// Sessions whose logs are looked at by one transaction.
-const RETENTION_STEP: i64 = 100;
+/// Sessions whose logs are looked at by one transaction, and events of each that go with it: half a second's work at most. Ten times
+/// what a session of the document sees in a day goes in a day, by the hour.
+const RETENTION_STEP: i64 = 20;
+const RETENTION_EVENTS: i64 = 200;
 
 /// A session as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
@@ -62,6 +64,7 @@ impl Store {
             let removed: i64 = sqlx::query_scalar(include_str!("sql/remove_processed.sql"))
                 .bind(&keys)
                 .bind(i32::try_from(days).unwrap_or(i32::MAX))
+                .bind(RETENTION_EVENTS)
                 .fetch_one(&mut *transaction)
                 .await?;
             transaction.commit().await?;

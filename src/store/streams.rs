@@ -37,7 +37,7 @@ pub const SESSION_CHANGED: &str = "chronos_session_changed";
 /// A lease outlives the wait for an acknowledgement by this much: the stream itself gives up first.
 const LEASE_MARGIN: Duration = Duration::from_secs(10);
 /// So many sends are looked at together. More than one is passed over only while a cooldown or the cap suppresses them.
-const LOOKED_AT: i64 = 100;
+const LOOKED_AT: i64 = 1000;
 
 /// A send on its way to the client: `executing`, under this token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub enum NextSend {
     Unanswered,
     /// Another connection has the stream.
     TakenOver,
-    /// The agent is suspended, or its session is gone.
+    /// The agent is suspended or removed, or its session is gone.
     Barred,
 }
 
@@ -74,6 +74,13 @@ struct Open {
     /// Of a claim that holds.
     claim_token: Option<Uuid>,
     is_restrained: bool,
+}
+
+/// A send as it goes out.
+#[derive(FromRow)]
+struct Begun {
+    claim_token: Uuid,
+    send_seq: i64,
     dedupe_key: String,
     payload: String,
     created_at: DateTime<Utc>,
@@ -199,12 +206,12 @@ async fn set_stream(db: &mut PgConnection, key: &SessionKey, stream: Option<Stre
     .map(|_| ())
 }
 
-/// `None`: there is no such session, or its agent is suspended.
+/// `None`: there is no such session, or its agent is suspended or removed.
 async fn lock_if_let_in(db: &mut PgConnection, key: &SessionKey) -> Result<Option<Locked>, sqlx::Error> {
     sqlx::query_as(
         "SELECT last_seq, event_seq, consecutive_autonomous_msgs, last_autonomous_at, stream_id
          FROM sessions
-         WHERE session_key = $1 AND NOT EXISTS (SELECT FROM agents WHERE did = owner_did AND suspended) FOR UPDATE",
+         WHERE session_key = $1 AND NOT EXISTS (SELECT FROM shut_out WHERE did = owner_did) FOR UPDATE",
     )
     .bind(key.as_str())
     .fetch_optional(db)
@@ -215,7 +222,7 @@ async fn lock_if_let_in(db: &mut PgConnection, key: &SessionKey) -> Result<Optio
 async fn open_sends(db: &mut PgConnection, key: &SessionKey) -> Result<Vec<Open>, sqlx::Error> {
     sqlx::query_as(
         "SELECT id, CASE WHEN claimed_until > clock_timestamp() THEN claim_token END AS claim_token,
-                autonomous AND counted_at IS NULL AS is_restrained, dedupe_key, payload::text AS payload, created_at
+                autonomous AND counted_at IS NULL AS is_restrained
          FROM effects
          WHERE session_key = $1 AND status IN ('pending', 'executing') AND type = 'send_message'
          ORDER BY event_seq, position LIMIT $2",
@@ -235,8 +242,7 @@ async fn begin(
     tally: Option<Tally>,
     lease: Duration,
 ) -> Result<Outgoing, sqlx::Error> {
-    let Content { content } = serde_json::from_str(&send.payload).map_err(unreadable)?;
-    let (token, seq): (Uuid, i64) = sqlx::query_as(include_str!("sql/begin_send.sql"))
+    let begun: Begun = sqlx::query_as(include_str!("sql/begin_send.sql"))
         .bind(key.as_str())
         .bind(send.id.as_uuid())
         .bind(tally.is_some())
@@ -246,12 +252,13 @@ async fn begin(
         .bind(lease.as_secs_f64())
         .fetch_one(db)
         .await?;
+    let Content { content } = serde_json::from_str(&begun.payload).map_err(unreadable)?;
     Ok(Outgoing {
         id: send.id,
-        token: ClaimToken::from_uuid(token),
-        dedupe_key: send.dedupe_key,
-        seq,
+        token: ClaimToken::from_uuid(begun.claim_token),
+        dedupe_key: begun.dedupe_key,
+        seq: begun.send_seq,
         content,
-        created_at: send.created_at,
+        created_at: begun.created_at,
     })
 }

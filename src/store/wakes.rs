@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use sqlx::{FromRow, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
@@ -59,6 +60,23 @@ pub struct WakeClaim {
     pub wake: Wake,
 }
 
+/// How much a claim may take.
+#[derive(Clone, Debug)]
+pub struct WakeRoom {
+    pub wakes: usize,
+    /// Of one owner, where `owners` does not say otherwise.
+    pub of_owner: usize,
+    /// Owners with wakes in flight, and the room each has left.
+    pub owners: Vec<(String, usize)>,
+}
+
+impl WakeRoom {
+    /// For so many, whosever they are.
+    pub fn of(wakes: usize) -> Self {
+        Self { wakes, of_owner: wakes, owners: Vec::new() }
+    }
+}
+
 /// One that was claimed and cannot be read, and why.
 #[derive(Clone, Debug)]
 pub struct UnreadableWake {
@@ -86,6 +104,8 @@ pub struct WakeResult {
 #[derive(Clone, Debug)]
 pub enum WakeFate {
     Completed,
+    /// Not sent after all: due as before.
+    NotSent,
     /// Again, after this long.
     Retry {
         after: Duration,
@@ -100,34 +120,32 @@ impl WakeFate {
     const fn status(&self) -> EffectStatus {
         match self {
             Self::Completed => EffectStatus::Completed,
-            Self::Retry { .. } => EffectStatus::Pending,
+            Self::NotSent | Self::Retry { .. } => EffectStatus::Pending,
             Self::Failed { .. } => EffectStatus::Failed,
         }
     }
 
     fn why(&self) -> Option<String> {
         match self {
-            Self::Completed => None,
+            Self::Completed | Self::NotSent => None,
             Self::Retry { why, .. } | Self::Failed { why } => Some(why.clone()),
         }
     }
 }
 
 impl Store {
-    /// Claims wakes that are due, but for these owners' who have enough in flight, and frees what a crash has left behind, sends included.
-    pub async fn claim_wakes(
-        &self,
-        worker: WorkerId,
-        lease: Duration,
-        most: usize,
-        full: &[String],
-    ) -> Result<FoundWakes> {
+    /// Claims wakes that are due, no more of one owner than it has room for, and frees what a crash has left behind, sends included.
+    pub async fn claim_wakes(&self, worker: WorkerId, lease: Duration, room: &WakeRoom) -> Result<FoundWakes> {
+        // Whatever does not fit is more than there can be.
+        let int = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
         self.ask("looking for wakes of sessions", async |db| {
             let rows = sqlx::query(include_str!("sql/claim_wakes.sql"))
                 .bind(worker.as_uuid())
                 .bind(lease.as_secs_f64())
-                .bind(i64::try_from(most).unwrap_or(i64::MAX))
-                .bind(full)
+                .bind(i64::try_from(room.wakes).unwrap_or(i64::MAX))
+                .bind(room.owners.iter().map(|(owner, _)| owner.as_str()).collect::<Vec<_>>())
+                .bind(room.owners.iter().map(|(_, room)| int(*room)).collect::<Vec<_>>())
+                .bind(int(room.of_owner))
                 .fetch_all(db)
                 .await?;
             let mut found = FoundWakes::default();
@@ -153,7 +171,7 @@ impl Store {
         results.sort_by_key(|result| result.id); // in one order for everybody who locks many
         let wait = |result: &&WakeResult| match &result.fate {
             WakeFate::Retry { after, .. } => Some(after.as_secs_f64()),
-            WakeFate::Completed | WakeFate::Failed { .. } => None,
+            WakeFate::Completed | WakeFate::NotSent | WakeFate::Failed { .. } => None,
         };
         self.ask("settling wakes of sessions", async |db| {
             sqlx::query(include_str!("sql/settle_wakes.sql"))
@@ -198,15 +216,25 @@ struct Row {
     event_seq: i64,
     owner_did: String,
     told: String,
-    payload: Option<String>,
+    /// The event's payload; `None`: somebody has removed it by hand.
+    event: Option<String>,
+}
+
+/// What a timer event carries, as far as a wake tells it.
+#[derive(Deserialize)]
+struct Carried<'a> {
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
 }
 
 fn read(id: EffectId, token: ClaimToken, row: &PgRow) -> Result<WakeClaim, String> {
     let row = Row::from_row(row).map_err(|error| error.to_string())?;
     let key: SessionKey = row.session_key.parse().map_err(|error| format!("session_key {error}"))?;
     let told: Told = serde_json::from_str(&row.told).map_err(|error| format!("payload {error}"))?;
-    // What a wake without a payload carries: nothing, which is how it is left out.
-    let payload = row.payload.map_or(Ok(Payload::default()), Payload::parse);
+    let event = row.event.as_deref().unwrap_or("{}");
+    let carried: Carried<'_> = serde_json::from_str(event).map_err(|error| format!("the event's payload {error}"))?;
+    // Without one it carries nothing, which is how it is left out.
+    let payload = carried.payload.map_or(Ok(Payload::default()), |payload| Payload::parse(payload.get().to_owned()));
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
     let failure_count = count(row.failure_count);
     Ok(WakeClaim {

@@ -147,7 +147,7 @@ pub async fn acknowledge(
     _: NoBody,
 ) -> Result<Data<AckView>, Problem> {
     let _turn = caller.turn().await;
-    match facade.store.acknowledge_if_owned(&caller.owner, &key, id, &facade.autonomy.restraint).await? {
+    match facade.store.acknowledge_if_owned(&caller.owner, &key, id, &facade.autonomy.restraint, None).await? {
         Acknowledged::Now { status, reason } => Ok(Data(AckView { id, status: status.as_str(), reason })),
         Acknowledged::TooSoon { not_before } => Err(in_cooldown(&rfc3339(not_before))),
         Acknowledged::NotFound => Err(Problem::no_such_session()),

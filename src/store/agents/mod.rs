@@ -304,6 +304,18 @@ impl Store {
         self.ask(doing, async |_| Err(restless())).await
     }
 
+    /// Forgets that this agent was removed. For where agents need not be enrolled: what it asks for from now on is delivered.
+    pub async fn let_in_unless_enrolled(&self, did: &Did) -> Result<()> {
+        self.ask("letting an agent in", async |db| {
+            sqlx::query("DELETE FROM shut_out WHERE did = $1 AND NOT EXISTS (SELECT FROM agents WHERE did = $1)")
+                .bind(did.as_str())
+                .execute(db)
+                .await
+                .map(|_| ())
+        })
+        .await
+    }
+
     /// Removes a suspended agent all of whose alarms are paused by it: nothing of it fires any more. `None`: not so, or not this
     /// holder's.
     async fn remove_if_quiet(&self, did: &Did, holder: Option<(ClusterId, ResourceUid)>) -> Result<Option<Agent>> {

@@ -143,7 +143,9 @@ async fn go_over(db: &mut PgConnection, old: &Did, new: &Did, public_key: &[u8; 
             new,
         )
         .await?,
-        sessions: over(db, "UPDATE sessions SET owner_did = $2 WHERE owner_did = $1", old, new).await?,
+        // The old key's connections are the sessions' no more: a key is rotated because somebody else may have it.
+        sessions: over(db, "UPDATE sessions SET owner_did = $2, stream_id = NULL WHERE owner_did = $1", old, new)
+            .await?,
         ..Moved::default()
     };
     moved.alarms =

@@ -143,14 +143,14 @@ impl Store {
         Ok(Status::ALL.iter().copied().map(count).collect())
     }
 
-    /// What is due now. What a suspended agent is owed is not: nobody is late who must wait.
+    /// What is due now. What an agent is owed that is suspended or gone is not: nobody is late who must wait.
     pub async fn due(&self) -> Result<Due> {
         self.ask("counting due alarms", async |db| {
             sqlx::query_as(
                 "WITH due AS (
                      SELECT next_fire_at FROM alarms
                      WHERE status = 'active' AND next_fire_at <= now()
-                       AND NOT EXISTS (SELECT FROM agents WHERE did = owner_did AND suspended)
+                       AND NOT EXISTS (SELECT FROM shut_out WHERE did = owner_did)
                      ORDER BY next_fire_at LIMIT $1
                  )
                  SELECT count(*) AS alarms, coalesce(extract(epoch FROM now() - min(next_fire_at))::float8, 0) AS oldest_seconds

@@ -10,7 +10,7 @@ WITH begun AS (
         claim_token = gen_random_uuid(), claimed_by = $6
     FROM (SELECT last_send_seq + 1 AS next_seq FROM sessions WHERE session_key = $1) AS session
     WHERE effects.id = $2
-    RETURNING effects.claim_token, effects.send_seq
+    RETURNING effects.claim_token, effects.send_seq, dedupe_key, payload::text AS payload, created_at
 ), session AS (
     UPDATE sessions
     SET last_send_seq = greatest(last_send_seq, begun.send_seq),
@@ -19,4 +19,4 @@ WITH begun AS (
     FROM begun
     WHERE session_key = $1
 )
-SELECT claim_token, send_seq FROM begun
+SELECT * FROM begun

@@ -12,15 +12,15 @@ due AS MATERIALIZED (
     LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), ranked AS (
-    SELECT due.id, due.owner_did, due.claims, agents.did IS NOT NULL AS suspended,
-           CASE WHEN agents.did IS NULL THEN coalesce(busy.room, $10) ELSE 0 END AS room,
+    SELECT due.id, due.owner_did, due.claims, shut_out.did IS NOT NULL AS suspended,
+           CASE WHEN shut_out.did IS NULL THEN coalesce(busy.room, $10) ELSE 0 END AS room,
            row_number() OVER (PARTITION BY due.owner_did ORDER BY due.next_fire_at, due.id) AS of_owner,
            row_number() OVER by_age AS place,
            sum(due.bytes) OVER by_age - due.bytes AS bytes_before,
            first_value(due.claims) OVER by_age AS eldest_claims
     FROM due
     LEFT JOIN busy USING (owner_did)
-    LEFT JOIN agents ON agents.did = due.owner_did AND agents.suspended
+    LEFT JOIN shut_out ON shut_out.did = due.owner_did
     WINDOW by_age AS (ORDER BY due.next_fire_at, due.id)
 ), taken AS (
     SELECT id FROM ranked

@@ -19,8 +19,8 @@ fresh AS (
         ORDER BY owner_did, next_fire_at LIMIT 1
     ) AS later
 ), waiting AS (
-    SELECT found.owner_did, agents.did IS NOT NULL AS suspended, min(found.next_fire_at) AS since,
-           CASE WHEN agents.did IS NULL THEN coalesce(min(busy.room), $10) ELSE 0 END AS room
+    SELECT found.owner_did, shut_out.did IS NOT NULL AS suspended, min(found.next_fire_at) AS since,
+           CASE WHEN shut_out.did IS NULL THEN coalesce(min(busy.room), $10) ELSE 0 END AS room
     FROM (
         SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($14)
         UNION ALL
@@ -30,8 +30,8 @@ fresh AS (
         FROM unnest($14::text[]) AS backlog (owner_did)
     ) AS found
     LEFT JOIN busy ON busy.owner_did = found.owner_did
-    LEFT JOIN agents ON agents.did = found.owner_did AND agents.suspended
-    GROUP BY found.owner_did, agents.did
+    LEFT JOIN shut_out ON shut_out.did = found.owner_did
+    GROUP BY found.owner_did, shut_out.did
 ), due AS MATERIALIZED (
     SELECT oldest.id, waiting.owner_did, waiting.room, oldest.next_fire_at, oldest.claims, oldest.bytes
     FROM (SELECT * FROM waiting WHERE room > 0 ORDER BY since) AS waiting

@@ -5,10 +5,11 @@ WITH planned AS (
     INSERT INTO alarms (
         owner_did, user_id, subject, source, session_key, timer_id, correlation_id, conversation_id,
         kind, fire_at, scheduled_for, next_fire_at, payload)
-    SELECT $1, $2, 'session', 'session', $3, timer_id, $3, $4, 'once', fire_at, fire_at, fire_at, payload::json
+    -- What is past is due now, like what becomes due this moment: not before everybody else's.
+    SELECT $1, $2, 'session', 'session', $3, timer_id, $3, $4, 'once', fire_at, fire_at, greatest(fire_at, now()), payload::json
     FROM unnest($5::text[], $6::timestamptz[], $7::text[]) AS timer (timer_id, fire_at, payload)
     ON CONFLICT (session_key, timer_id) WHERE session_key IS NOT NULL DO UPDATE
-    SET fire_at = excluded.fire_at, scheduled_for = excluded.fire_at, next_fire_at = excluded.fire_at,
+    SET fire_at = excluded.fire_at, scheduled_for = excluded.fire_at, next_fire_at = excluded.next_fire_at,
         payload = excluded.payload,
         status = 'active', cancelled_by = NULL, last_fired_at = NULL,
         schedule_epoch = alarms.schedule_epoch + 1,

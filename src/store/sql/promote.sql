@@ -28,8 +28,8 @@ WITH result AS (
     INSERT INTO events (session_key, seq, id, type, payload, created_at)
     SELECT session_key, seq, event_id, 'timer', event_payload::json, clock_timestamp() FROM numbered ORDER BY session_key, seq
 ), outbox AS (
-    INSERT INTO effects (session_key, checkpoint_id, event_seq, position, type, payload, dedupe_key, not_before)
-    SELECT session_key, checkpoint_id, seq, 0, 'wake', told::json, dedupe_key, now() FROM numbered
+    INSERT INTO effects (session_key, checkpoint_id, event_seq, position, type, payload, dedupe_key, wakes_did, not_before)
+    SELECT session_key, checkpoint_id, seq, 0, 'wake', told::json, dedupe_key, owner_did, now() FROM numbered
 ), attempted AS (
     INSERT INTO attempts (
         alarm_id, claim_token, owner_did, delivery_id, scheduled_for, attempt, started_at, duration_ms, outcome, worker)

@@ -60,3 +60,26 @@ async fn claims_that_were_not_sent_before_a_stop_are_given_back_as_if_nobody_had
     each_was_woken(&gauntlet, &alarms, 1);
     every_promise_was_kept(gauntlet, [second]).await;
 }
+
+#[tokio::test]
+async fn a_stop_in_the_middle_of_a_look_lets_deliveries_land_and_leaves_nothing_behind() {
+    let gauntlet = Gauntlet::open().await;
+    let mut first = gauntlet.replica("first", &[]).await;
+    gauntlet.sink().reply([Reply::Hold]);
+    let alarm = gauntlet.driver.once("a", NOW).await;
+    gauntlet.sink().wakes(1).await;
+    // A look cannot go on without the settings.
+    let mut lock = gauntlet.database.begin().await.unwrap();
+    sqlx::query("LOCK TABLE settings IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    gauntlet.blocked().await;
+    first.daemon.signal("TERM").await;
+    eventually("it has heard", || async { (first.daemon.said("stopping") > 0).then_some(()) }).await;
+    lock.rollback().await.unwrap();
+    gauntlet.sink().release();
+    assert!(first.daemon.ended().await.success());
+    gauntlet.settled(&[alarm], "fired").await;
+    each_was_woken(&gauntlet, &[alarm], 1);
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM dispatchers").fetch_one(&gauntlet.database).await.unwrap();
+    assert_eq!(left, 0, "it has signed off");
+    every_promise_was_kept(gauntlet, []).await;
+}

@@ -196,7 +196,8 @@ async fn nobody_else_checkpoints_or_sees_or_cancels_anything_in_a_session() {
         assert_eq!(store.find_session_timer_if_owned(&stranger, key, "t").await.unwrap(), None);
         assert_eq!(store.cancel_session_timer_if_owned(&stranger, key, "t").await.unwrap(), None);
         assert_eq!(store.open_stream_if_owned(&stranger, key).await.unwrap(), None);
-        let acknowledged = store.acknowledge_if_owned(&stranger, key, before.1[0].id, &super::HASTE).await.unwrap();
+        let acknowledged =
+            store.acknowledge_if_owned(&stranger, key, before.1[0].id, &super::HASTE, None).await.unwrap();
         assert_eq!(acknowledged, chronos::store::effects::Acknowledged::NotFound);
         assert_eq!(store.effects_if_owned(&stranger, key, None, 10).await.unwrap(), None);
     }

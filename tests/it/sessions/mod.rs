@@ -140,7 +140,7 @@ impl Talk {
     }
 
     pub async fn acknowledge(&self, id: EffectId, restraint: &Restraint) -> Acknowledged {
-        self.store.acknowledge_if_owned(&self.owner, &self.key, id, restraint).await.unwrap()
+        self.store.acknowledge_if_owned(&self.owner, &self.key, id, restraint, None).await.unwrap()
     }
 
     /// Sends what is next, to a client that takes it.

@@ -13,7 +13,8 @@ use chronos::{
         Store,
         claims::{Attempt, Claim, Settlement},
         session_timers::State,
-        wakes::{WakeFate, WakeResult},
+        streams::NextSend,
+        wakes::{WakeFate, WakeResult, WakeRoom},
     },
 };
 use uuid::Uuid;
@@ -65,13 +66,13 @@ async fn a_timer_that_comes_due_becomes_an_event_and_a_wake_in_one_transaction()
 
     let worker = WorkerId::from_uuid(Uuid::new_v4());
     assert!(
-        talk.store.claim_wakes(worker, LEASE, 10, &[]).await.unwrap().claims.is_empty(),
+        talk.store.claim_wakes(worker, LEASE, &WakeRoom::of(10)).await.unwrap().claims.is_empty(),
         "a worker that does not beat has nobody to take over from it"
     );
     let beat = beat();
     let look = look(&beat);
     talk.store.look(&look).await.unwrap();
-    let claims = talk.store.claim_wakes(look.worker, LEASE, 10, &[]).await.unwrap().claims;
+    let claims = talk.store.claim_wakes(look.worker, LEASE, &WakeRoom::of(10)).await.unwrap().claims;
     assert_eq!(claims.len(), 1);
     let told = &claims[0].wake;
     let to = Addressee::Session { key: talk.key.clone(), timer_id: "tea".to_owned(), event_seq: 2 };
@@ -234,7 +235,7 @@ async fn a_wake_climbs_its_ladder_and_is_given_up_and_a_crash_strands_none() {
     let beat = beat();
     let look = look(&beat);
     talk.store.look(&look).await.unwrap();
-    let claim = async || talk.store.claim_wakes(look.worker, LEASE, 10, &[]).await.unwrap();
+    let claim = async || talk.store.claim_wakes(look.worker, LEASE, &WakeRoom::of(10)).await.unwrap();
     let first = claim().await.claims.remove(0);
     assert!(claim().await.claims.is_empty(), "it is claimed");
 
@@ -276,7 +277,7 @@ async fn two_dispatchers_on_one_outbox_never_deliver_the_same_wake() {
         store.look(&look).await.unwrap();
         let mut ids = Vec::new();
         loop {
-            let claims = store.claim_wakes(look.worker, LEASE, 3, &[]).await.unwrap().claims;
+            let claims = store.claim_wakes(look.worker, LEASE, &WakeRoom::of(3)).await.unwrap().claims;
             if claims.is_empty() {
                 return ids;
             }
@@ -303,11 +304,11 @@ async fn what_a_dead_dispatcher_held_is_free_as_soon_as_it_is_found_dead() {
     let beat = beat();
     let (dead, heir) = (look(&beat), look(&beat));
     talk.store.look(&dead).await.unwrap();
-    assert_eq!(talk.store.claim_wakes(dead.worker, LEASE, 10, &[]).await.unwrap().claims.len(), 1);
+    assert_eq!(talk.store.claim_wakes(dead.worker, LEASE, &WakeRoom::of(10)).await.unwrap().claims.len(), 1);
     let peers = talk.store.look(&heir).await.unwrap().peers.unwrap();
     let seen = peers.iter().find(|peer| peer.worker == dead.worker).unwrap();
     talk.store.release_if_still_at(seen).await.unwrap().expect("it was there");
-    assert_eq!(talk.store.claim_wakes(heir.worker, LEASE, 10, &[]).await.unwrap().claims.len(), 1);
+    assert_eq!(talk.store.claim_wakes(heir.worker, LEASE, &WakeRoom::of(10)).await.unwrap().claims.len(), 1);
 }
 
 #[tokio::test]
@@ -326,10 +327,82 @@ async fn timers_and_wakes_of_a_suspended_agent_wait() {
     let beat = beat();
     let look = look(&beat);
     assert!(talk.store.look(&look).await.unwrap().claims.is_empty());
-    assert!(talk.store.claim_wakes(look.worker, LEASE, 10, &[]).await.unwrap().claims.is_empty());
+    assert!(talk.store.claim_wakes(look.worker, LEASE, &WakeRoom::of(10)).await.unwrap().claims.is_empty());
     execute(&mut db, "UPDATE agents SET suspended = false").await;
     assert_eq!(talk.store.look(&look).await.unwrap().claims.len(), 1);
-    assert_eq!(talk.store.claim_wakes(look.worker, LEASE, 10, &[]).await.unwrap().claims.len(), 1);
+    assert_eq!(talk.store.claim_wakes(look.worker, LEASE, &WakeRoom::of(10)).await.unwrap().claims.len(), 1);
+}
+
+#[tokio::test]
+async fn whoever_is_removed_is_woken_no_more_and_enrolled_again_finds_what_waited() {
+    let database = Database::fresh().await;
+    let talk = Talk::new(&database).await;
+    let mut db = database.connect().await;
+    let enrol = format!(
+        "INSERT INTO agents (did, public_key, source) VALUES ('{}', right('{0}', 16) || repeat('0', 48), 'cli')",
+        talk.owner
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(enrol.clone())).execute(&mut db).await.unwrap();
+    talk.timer_fires().await;
+    talk.processed(&[send("unasked"), timer("u", 0)]).await;
+    let stream = talk.open_stream().await;
+    execute(&mut db, "DELETE FROM agents").await;
+    let beat = beat();
+    let look = look(&beat);
+    assert!(talk.store.look(&look).await.unwrap().claims.is_empty());
+    assert!(talk.store.claim_wakes(look.worker, LEASE, &WakeRoom::of(10)).await.unwrap().claims.is_empty());
+    assert_eq!(talk.next_send(stream, &super::HASTE).await, NextSend::Barred);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(enrol)).execute(&mut db).await.unwrap();
+    assert_eq!(talk.store.look(&look).await.unwrap().claims.len(), 1);
+    assert_eq!(talk.store.claim_wakes(look.worker, LEASE, &WakeRoom::of(10)).await.unwrap().claims.len(), 1);
+    assert_eq!(talk.sent(stream, &super::HASTE).await.content, "unasked");
+}
+
+#[tokio::test]
+async fn one_owners_crowd_of_wakes_leaves_room_for_the_others() {
+    let database = Database::fresh().await;
+    let ann = Talk::new(&database).await;
+    let bob = Talk::with(ann.store.clone(), "bob", "thread");
+    ann.user_says("hi").await;
+    let names: Vec<String> = (0..40).map(|n| format!("t{n}")).collect();
+    ann.processed(&names.iter().map(|name| timer(name, 0)).collect::<Vec<_>>()).await;
+    promote_due(&ann.store).await;
+    bob.timer_fires().await;
+    let beat = beat();
+    let look = look(&beat);
+    ann.store.look(&look).await.unwrap();
+    let mut room = WakeRoom { wakes: 30, of_owner: 8, owners: Vec::new() };
+    let owners = async |room: &WakeRoom| {
+        let claims = ann.store.claim_wakes(look.worker, LEASE, room).await.unwrap().claims;
+        claims.into_iter().map(|claim| claim.wake.user_id).collect::<Vec<_>>()
+    };
+    let first = owners(&room).await;
+    assert_eq!((first.len(), first.iter().filter(|user| *user == "bob").count()), (9, 1), "{first:?}");
+    // She has as many in flight as she may.
+    room.owners = vec![(ann.owner.as_str().to_owned(), 0)];
+    assert!(owners(&room).await.is_empty());
+    room.owners = vec![(ann.owner.as_str().to_owned(), 3)];
+    assert_eq!(owners(&room).await, ["ann"; 3]);
+}
+
+#[tokio::test]
+async fn no_payload_keeps_anybody_elses_wake_from_going_out() {
+    let database = Database::fresh().await;
+    let eve = Talk::new(&database).await;
+    let bob = Talk::with(eve.store.clone(), "bob", "thread");
+    let past = "2020-01-01T00:00:00Z".parse().unwrap();
+    eve.user_says("hi").await;
+    // Half of a pair: JSON, though no text, and Postgres stumbles over it when it unescapes.
+    eve.processed(&[timer_at("half", past, Some(r#""\ud800""#))]).await;
+    bob.timer_fires().await;
+    promote_due(&eve.store).await;
+    let beat = beat();
+    let look = look(&beat);
+    eve.store.look(&look).await.unwrap();
+    let found = eve.store.claim_wakes(look.worker, LEASE, &WakeRoom::of(10)).await.unwrap();
+    let mut payloads: Vec<_> = found.claims.iter().map(|claim| claim.wake.payload.as_str()).collect();
+    payloads.sort_unstable();
+    assert_eq!(payloads, [r#""\ud800""#, "{\"n\": 1e1}"]);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use chronos::{
     domain::session::{autonomy::Restraint, effect::EffectStatus},
-    store::{effects::Acknowledged, streams::NextSend},
+    store::{effects::Acknowledged, streams::NextSend, wakes::WakeRoom},
 };
 
 use super::{HASTE, RESTRAINT, Talk, send};
@@ -96,7 +96,8 @@ async fn a_crash_while_a_send_is_on_its_way_strands_it_for_no_longer_than_its_le
     let beat = super::beat();
     let look = super::look(&beat);
     talk.store.look(&look).await.unwrap();
-    let sweep = async || talk.store.claim_wakes(look.worker, Duration::from_secs(120), 10, &[]).await.unwrap();
+    let sweep =
+        async || talk.store.claim_wakes(look.worker, Duration::from_secs(120), &WakeRoom::of(10)).await.unwrap();
     sweep().await;
     assert_eq!(talk.status_of(sent.id).await, EffectStatus::Executing, "its lease holds");
     execute(&mut database.connect().await, "UPDATE effects SET claimed_until = now() WHERE status = 'executing'").await;

@@ -185,6 +185,35 @@ async fn a_client_that_hangs_up_is_sent_again_what_it_has_not_acknowledged() {
 }
 
 #[tokio::test]
+async fn a_send_that_is_acknowledged_over_http_is_not_waited_for() {
+    let (session, daemon, api) = door(&[]).await;
+    session.reply(&["one", "two"]).await;
+    let mut socket = Socket::connect(&daemon, &api, &session.key).await;
+    let one = socket.next().await;
+    let path = format!("/v1/sessions/{}/effects/{}/ack", session.key, one["effect_id"].as_str().unwrap());
+    assert_eq!(api.act(&path).await.data()["status"], "completed");
+    assert_eq!(socket.next().await["content"], "two");
+}
+
+#[tokio::test]
+async fn after_a_rotation_the_old_keys_connection_hears_nothing_more() {
+    let (session, daemon, api) = door(&[("CHRONOS_AUTONOMY_ACK_MS", "2000")]).await;
+    let mut socket = Socket::connect(&daemon, &api, &session.key).await;
+    eventually("the stream is open", || async {
+        let mut db = session.world.database.connect().await;
+        let open: bool =
+            sqlx::query_scalar("SELECT stream_id IS NOT NULL FROM sessions").fetch_one(&mut db).await.unwrap();
+        open.then_some(())
+    })
+    .await;
+    let mut db = session.world.database.connect().await;
+    let rotated = "UPDATE sessions SET stream_id = NULL, owner_did = 'did:matrix:ann:00000000000000ff'";
+    execute(&mut db, rotated).await;
+    execute(&mut db, &format!("SELECT pg_notify('chronos_session_changed', '{}')", session.key)).await;
+    assert_eq!(socket.closed().await.0, 4409);
+}
+
+#[tokio::test]
 async fn a_newer_connection_closes_the_older_and_gets_what_that_had_not_acknowledged() {
     let (session, daemon, api) = door(&[]).await;
     let other = session.world.chronosd("api").await;

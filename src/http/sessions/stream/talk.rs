@@ -250,7 +250,11 @@ impl<'a> Talk<'a> {
                 ending = self.terms.called_off() => return Err(ending),
                 frame = self.socket.recv() => self.hear(frame).await?,
                 () = sleep_until(due.unwrap_or(self.look_at)), if due.is_some() => {
-                    return Err(Ending::Unacknowledged { within: self.terms.ack_within });
+                    // Somebody may have acknowledged it otherwise, or cancelled it, and the hint was lost.
+                    self.look().await?;
+                    if self.outstanding.as_ref().is_some_and(|send| Some(send.until) == due) {
+                        return Err(Ending::Unacknowledged { within: self.terms.ack_within });
+                    }
                 }
                 () = sleep_until(self.heard_at + SILENCE) => return Err(Ending::Silent),
                 () = self.terms.ear.hinted() => self.look().await?,
@@ -324,7 +328,8 @@ impl<'a> Talk<'a> {
             self.spend()?;
         }
         let Terms { store, key, caller, restraint, .. } = self.terms;
-        let acknowledge = || store.acknowledge_if_owned(&caller.owner, key, effect, restraint);
+        let stream = Some(self.stream);
+        let acknowledge = || store.acknowledge_if_owned(&caller.owner, key, effect, restraint, stream);
         match self.terms.ask(acknowledge).await? {
             Acknowledged::Now { status, .. } => {
                 if let Some(send) = self.outstanding.take_if(|send| is_awaited(send)) {

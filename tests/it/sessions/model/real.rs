@@ -30,7 +30,7 @@ use chronos::{
         events::{Appended, Event, Happening},
         session_timers::State,
         streams::NextSend,
-        wakes::{WakeClaim, WakeFate, WakeResult},
+        wakes::{WakeClaim, WakeFate, WakeResult, WakeRoom},
     },
 };
 use tokio::runtime::Runtime;
@@ -189,7 +189,10 @@ impl Real {
                     "UPDATE effects SET claimed_until = now() WHERE session_key = $1 AND status = 'executing'";
                 execute(statement, &[self.keys[*session].as_str()]).await;
                 if *swept {
-                    assert_eq!(self.store.claim_wakes(self.worker, LEASE, 0, &[]).await.unwrap().claims.len(), 0);
+                    assert_eq!(
+                        self.store.claim_wakes(self.worker, LEASE, &WakeRoom::of(0)).await.unwrap().claims.len(),
+                        0
+                    );
                 }
                 Answer::Nothing
             }
@@ -272,7 +275,7 @@ impl Real {
     async fn acknowledge(&mut self, session: usize, of: usize, place: Place) -> Answer {
         let known = self.places[of].get(&place).copied();
         let id = known.unwrap_or_else(|| EffectId::from_uuid(Uuid::new_v4()));
-        match self.store.acknowledge_if_owned(&self.owner, &self.keys[session], id, &RESTRAINT).await.unwrap() {
+        match self.store.acknowledge_if_owned(&self.owner, &self.keys[session], id, &RESTRAINT, None).await.unwrap() {
             Acknowledged::Now { status, reason } => {
                 if status == EffectStatus::Completed {
                     self.goes_out(session, id);
@@ -290,7 +293,7 @@ impl Real {
     }
 
     async fn claim_wakes(&mut self) -> Answer {
-        let found = self.store.claim_wakes(self.worker, LEASE, 100, &[]).await.unwrap();
+        let found = self.store.claim_wakes(self.worker, LEASE, &WakeRoom::of(100)).await.unwrap();
         assert!(found.unreadable.is_empty(), "{:?}", found.unreadable);
         let which = |claim: &WakeClaim| match &claim.wake.to {
             Addressee::Session { key, event_seq, .. } => (self.session_of(key), *event_seq),
@@ -324,7 +327,7 @@ impl Real {
             assert_eq!(stored, Checkpointed::NotOwned);
         }
         for id in self.places[session].values().take(3) {
-            let answer = store.acknowledge_if_owned(&stranger, key, *id, &RESTRAINT).await.unwrap();
+            let answer = store.acknowledge_if_owned(&stranger, key, *id, &RESTRAINT, None).await.unwrap();
             assert_eq!(answer, Acknowledged::NotFound);
         }
         assert_eq!(store.find_session_if_owned(&stranger, key).await.unwrap(), None);

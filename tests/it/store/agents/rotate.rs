@@ -71,7 +71,13 @@ async fn everything_goes_over_to_the_new_key_and_nothing_is_left_behind() {
     .await;
     assert_eq!(rows_of(&database, &old).await.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), [1, 4, 1, 1, 1, 1]);
 
+    let thread: SessionKey = "ann:agent:thread".parse().unwrap();
+    store.open_stream_if_owned(&old, &thread).await.unwrap().expect("the session is there");
+
     let Rotated::Done(agent, moved) = rotate(&store, &old, &new).await else { panic!("refused") };
+    let streams: Vec<Option<uuid::Uuid>> =
+        sqlx::query_scalar("SELECT stream_id FROM sessions").fetch_all(&mut database.connect().await).await.unwrap();
+    assert_eq!(streams, [None], "the old key's connection is the session's no more");
     assert_eq!(moved, Moved { alarms: 2, service_calls: 1, sessions: 1, attempts: 1 });
     assert_eq!((&agent.did, agent.public_key), (&new.did, new.public));
     assert_eq!((agent.suspended, agent.quotas, agent.created_at), (true, quotas, before.created_at));

@@ -32,13 +32,16 @@ use crate::{
 const SESSIONS: i64 = 100;
 /// Of each session: 24 hours, 10 an hour.
 const EVENTS: i64 = 240;
-/// The user speaks so often, and the agent answers; then the agent follows up so often by itself. One more than the cap: the last one is
-/// suppressed, or superseded, or the user speaks before it goes out.
+/// The user speaks so often, and the agent answers; then the agent follows up so often by itself, once more than the cap lets it.
 const SPOKEN: i64 = 20;
 const FOLLOW_UPS: i64 = 4;
-/// Every answer sets the session's one timer anew. It is this far ahead while the user goes on talking, and this soon before a follow-up.
+/// Every answer sets the session's one timer anew: this far ahead while the user goes on talking.
 const LATER: TimeDelta = TimeDelta::hours(6);
-const SOON: TimeDelta = TimeDelta::milliseconds(20);
+/// Before a follow-up it is soon, in turns behind the cooldown and within it: the patient agent runs into the cap. Of the hurried one's
+/// follow-ups newer ones supersede older ones, and the user speaks before the last has gone out. (With all sessions at once an event takes
+/// a few tenths of a second: the cooldown is longer than that.)
+const PATIENT: TimeDelta = TimeDelta::milliseconds(1200);
+const HURRIED: TimeDelta = TimeDelta::milliseconds(5);
 /// Within which a timer that is due is an event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -57,7 +60,9 @@ pub async fn day(
     for number in 0..SESSIONS {
         let (talk, stop) = (door.talk(&format!("day{number}")), stop.clone());
         let (connected, connection) = tokio::sync::oneshot::channel();
-        talking.spawn(live(talk, connected));
+        // Half of them wait while the others talk.
+        let moods = if number % 2 == 0 { [PATIENT, HURRIED] } else { [HURRIED, PATIENT] };
+        talking.spawn(live(talk, moods, connected));
         listening.spawn(async move { connection.await?.listen(stop).await });
     }
     while let Some(lived) = talking.join_next().await {
@@ -119,12 +124,16 @@ pub async fn day(
 }
 
 /// One session, from its first message to its last checkpoint.
-async fn live(talk: Talk, connected: tokio::sync::oneshot::Sender<Client>) -> anyhow::Result<()> {
+async fn live(
+    talk: Talk,
+    moods: [TimeDelta; 2],
+    connected: tokio::sync::oneshot::Sender<Client>,
+) -> anyhow::Result<()> {
     let mut seq = talk.user_says("hello").await?;
     drop(connected.send(talk.connect().await?)); // whoever has it listens until the end
-    loop {
+    for soon in moods.into_iter().cycle() {
         for spoken in 1..=SPOKEN {
-            let ahead = if spoken == SPOKEN { SOON } else { LATER };
+            let ahead = if spoken == SPOKEN { soon } else { LATER };
             answer(&talk, seq, "reply", ahead).await?;
             if spoken < SPOKEN {
                 seq = talk.user_says("and another thing").await?;
@@ -133,13 +142,14 @@ async fn live(talk: Talk, connected: tokio::sync::oneshot::Sender<Client>) -> an
         for follow_up in 1..=FOLLOW_UPS {
             seq += 1;
             timeout(PATIENCE, until_it_happens(&talk, seq)).await??;
-            answer(&talk, seq, "follow-up", if follow_up == FOLLOW_UPS { LATER } else { SOON }).await?;
+            answer(&talk, seq, "follow-up", if follow_up == FOLLOW_UPS { LATER } else { soon }).await?;
         }
         if seq == EVENTS {
-            return Ok(());
+            break;
         }
         seq = talk.user_says("back again").await?;
     }
+    Ok(())
 }
 
 async fn answer(talk: &Talk, seq: i64, what: &str, ahead: TimeDelta) -> anyhow::Result<()> {

@@ -30,7 +30,7 @@ use crate::{
 /// How often each figure is taken; the median counts.
 const ROUNDS: usize = 3;
 /// Between two autonomous sends of a session.
-const COOLDOWN_MS: &str = "50";
+const COOLDOWN_MS: &str = "1000";
 
 pub async fn sessions(world: &World, report: &mut Report) -> anyhow::Result<()> {
     let sink = Sink::start()?;

@@ -32,7 +32,7 @@ const FEW: i64 = 8;
 const MANY: i64 = 32;
 const SESSIONS: i64 = 1000;
 /// What waits in one session, and in each of many.
-const QUEUED: i64 = 1000;
+const QUEUED: i64 = 500;
 const STREAMS: i64 = 100;
 const QUEUED_EACH: i64 = 20;
 /// Effects of one checkpoint, at most.

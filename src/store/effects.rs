@@ -148,7 +148,7 @@ struct Send {
 async fn find_send(db: &mut PgConnection, key: &SessionKey, effect: EffectId) -> Result<Option<Send>, sqlx::Error> {
     sqlx::query_as(
         "SELECT status, reason, autonomous AND counted_at IS NULL AS is_restrained, clock_timestamp() AS now,
-                EXISTS (SELECT FROM effects AS newer
+                autonomous AND counted_at IS NULL AND EXISTS (SELECT FROM effects AS newer
                         WHERE newer.session_key = $1 AND newer.status = 'pending' AND newer.autonomous
                           AND newer.counted_at IS NULL
                           AND (newer.event_seq, newer.position) > (effects.event_seq, effects.position)) AS has_successor

@@ -152,7 +152,9 @@ impl Error {
                     |code: &str| ["08", "25006", "40", "53", "57P0"].iter().any(|class| code.starts_with(class));
                 let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code);
                 let by_server = code.is_some_and(|code| ending(&code));
-                by_server || matches!(source, sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
+                // A connection that breaks off in the middle of an answer, or of a handshake, is told as one that talks nonsense.
+                let broken = matches!(source, sqlx::Error::Io(_) | sqlx::Error::Protocol(_));
+                by_server || broken || matches!(source, sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
             }
         }
     }

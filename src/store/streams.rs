@@ -137,6 +137,10 @@ impl Store {
             if !suppressed.is_empty() {
                 suppress(&mut transaction, &suppressed).await?;
             }
+            if outlook.then == Then::Rest && suppressed.is_empty() {
+                // Nothing was written: there is no commit to wait for.
+                return Ok(NextSend::Wait { again_in: None });
+            }
             let next = match outlook.then {
                 // There may be more than were looked at.
                 Then::Rest if open.len() >= usize::try_from(LOOKED_AT).unwrap_or(usize::MAX) => {

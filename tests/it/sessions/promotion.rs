@@ -394,8 +394,9 @@ async fn no_payload_keeps_anybody_elses_wake_from_going_out() {
     eve.user_says("hi").await;
     // Half of a pair: JSON, though no text, and Postgres stumbles over it when it unescapes.
     eve.processed(&[timer_at("half", past, Some(r#""\ud800""#))]).await;
-    bob.timer_fires().await;
-    promote_due(&eve.store).await;
+    bob.user_says("hi").await;
+    bob.processed(&[timer("whole", 0)]).await;
+    assert_eq!(promote_due(&eve.store).await, ["delivered"; 2]);
     let beat = beat();
     let look = look(&beat);
     eve.store.look(&look).await.unwrap();

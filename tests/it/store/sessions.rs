@@ -245,11 +245,18 @@ async fn the_schema_refuses_what_would_break_a_session() {
         ("UPDATE effects SET status = 'suppressed', reason = 'cap'", "effects_autonomous_alone_are_restrained"),
         ("UPDATE effects SET status = 'failed'", "effects_suppressed_or_failed_says_why"),
         ("UPDATE effects SET type = 'schedule_timer'", "effects_timers_are_born_done"),
-        ("UPDATE effects SET type = 'wake', autonomous = true", "effects_sends_alone_are_autonomous"),
+        (
+            "UPDATE effects SET type = 'wake', wakes_did = (SELECT owner_did FROM sessions), not_before = now(), autonomous = true",
+            "effects_sends_alone_are_autonomous",
+        ),
         ("UPDATE effects SET send_seq = 1", "effects_send_seq_key"),
         ("UPDATE effects SET dedupe_key = 'same'", "effects_dedupe_key_is_sha256"),
         ("UPDATE effects SET dedupe_key = repeat('a', 64)", "effects_dedupe_key_key"),
-        ("UPDATE effects SET type = 'wake', status = 'completed'", "effects_wakes_have_an_instant"),
+        (
+            "UPDATE effects SET type = 'wake', wakes_did = (SELECT owner_did FROM sessions), status = 'completed'",
+            "effects_wakes_have_an_instant",
+        ),
+        ("UPDATE effects SET wakes_did = 'did:matrix:ann:0000000000000000'", "effects_wakes_alone_are_for_somebody"),
         (
             "INSERT INTO events (session_key, seq, type, payload, created_at)
              SELECT session_key, 3, 'thought', '{}', now() FROM sessions",

@@ -40,6 +40,8 @@ demo: setup ## Show an alarm from YAML to wake, on a real API server and Postgre
 test: setup ## Run all tests: unit, integration, documentation
 	@KUBEBUILDER_ASSETS=$$(testbed/build.sh $(ASSETS))
 	export KUBEBUILDER_ASSETS
+	# Most tests wait for something most of the time: more of them at once than there are cores
+	export RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 1))}
 	$(CARGO) test --locked --no-fail-fast
 
 .PHONY: bench

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction};
@@ -165,12 +166,14 @@ async fn rolled_back(pool: &PgPool) {
 #[tokio::test]
 async fn a_dispatcher_killed_before_or_amid_a_promotion_leaves_the_timer_to_another() {
     // Waiting for the session; having written the event and not the wake; having written all of it, at the commit.
-    for (event, table, when) in [
+    let steps = [
         ("UPDATE", "alarms", "new.status = 'fired'"),
         ("INSERT", "events", "new.type = 'timer'"),
         ("INSERT", "effects", "new.type = 'wake'"),
         ("INSERT", "attempts", "new.outcome = 'delivered'"),
-    ] {
+    ];
+    // Each in a world of its own; most of it is waiting for beats that do not come.
+    join_all(steps.map(async |(event, table, when)| {
         let scene = Scene::new().await;
         let (first, api) = scene.replica().await;
         let held = scene.hold(event, table, when).await;
@@ -182,7 +185,8 @@ async fn a_dispatcher_killed_before_or_amid_a_promotion_leaves_the_timer_to_anot
         assert_eq!(scene.log().await.len(), 1, "{table}: nothing of it is there");
         held.release().await;
         scene.promoted_once_and_woken(1).await;
-    }
+    }))
+    .await;
 }
 
 #[tokio::test]
@@ -206,7 +210,7 @@ async fn a_dispatcher_killed_over_a_wake_leaves_it_to_another_and_it_is_the_same
     // Promoted, and the wake not claimed yet; on its way to the router; taken by the router, and not settled.
     let claiming = "new.status = 'executing' AND new.type = 'wake'";
     let settling = "new.status = 'completed' AND new.type = 'wake'";
-    for (step, arrivals) in [("claim", 1), ("delivery", 2), ("settle", 2)] {
+    join_all([("claim", 1), ("delivery", 2), ("settle", 2)].map(async |(step, arrivals)| {
         let scene = Scene::new().await;
         let (first, api) = scene.replica().await;
         let held = match step {
@@ -230,7 +234,8 @@ async fn a_dispatcher_killed_over_a_wake_leaves_it_to_another_and_it_is_the_same
         }
         scene.promoted_once_and_woken(arrivals).await;
         scene.world.sink.release();
-    }
+    }))
+    .await;
 }
 
 /// A session with one reply in its outbox.
@@ -244,7 +249,7 @@ async fn with_a_reply(scene: &Scene, api: &Api) {
 #[tokio::test]
 async fn a_replica_killed_over_a_send_leaves_it_to_the_next_connection_and_it_is_the_same_send() {
     // Before it is marked as on its way; on its way, unanswered; acknowledged, and that not written.
-    for (step, attempts) in [("begin", 1), ("answer", 2), ("acknowledge", 2)] {
+    join_all([("begin", 1), ("answer", 2), ("acknowledge", 2)].map(async |(step, attempts)| {
         let scene = Scene::new().await;
         let ((first, api), (second, other)) = tokio::join!(scene.replica(), scene.replica());
         with_a_reply(&scene, &api).await;
@@ -282,7 +287,8 @@ async fn a_replica_killed_over_a_send_leaves_it_to_the_next_connection_and_it_is
         .await;
         let tried: i32 = sqlx::query_scalar("SELECT attempt_count FROM effects").fetch_one(&scene.pool).await.unwrap();
         assert_eq!(tried, attempts, "{step}");
-    }
+    }))
+    .await;
 }
 
 /// Posts, and does not mind when nobody answers.
@@ -297,10 +303,9 @@ async fn a_replica_killed_over_a_checkpoint_has_stored_all_of_it_or_nothing() {
         { "type": "send_message", "payload": { "content": "hello" } },
         { "type": "schedule_timer", "payload": { "timer_id": "t", "fire_at": "2090-01-01T00:00:00Z" } }
     ]);
-    let body = json!({ "checkpoint_id": "c1", "event_seq": 1, "effects": effects });
-    for (event, table) in
-        [("INSERT", "alarms"), ("INSERT", "checkpoints"), ("INSERT", "effects"), ("COMMIT", "effects")]
-    {
+    let body = &json!({ "checkpoint_id": "c1", "event_seq": 1, "effects": effects });
+    let steps = [("INSERT", "alarms"), ("INSERT", "checkpoints"), ("INSERT", "effects"), ("COMMIT", "effects")];
+    join_all(steps.map(async |(event, table)| {
         let scene = Scene::new().await;
         let proxy = Proxy::in_front_of(&scene.world.database).await;
         let (first, api) = scene.replica_with(&[("CHRONOS_POSTGRES_URI", &proxy.uri)]).await;
@@ -309,7 +314,7 @@ async fn a_replica_killed_over_a_checkpoint_has_stored_all_of_it_or_nothing() {
             "COMMIT" => scene.hold_commits("INSERT", table, "true").await,
             _ => scene.hold(event, table, "true").await,
         };
-        let posting = tokio::spawn(posted(&api, &scene.path("/checkpoints"), &body));
+        let posting = tokio::spawn(posted(&api, &scene.path("/checkpoints"), body));
         held.somebody_waits().await;
         let (_second, other) = scene.replica().await;
         if event == "COMMIT" {
@@ -322,7 +327,7 @@ async fn a_replica_killed_over_a_checkpoint_has_stored_all_of_it_or_nothing() {
             assert!(scene.effects().await.is_empty(), "{table}");
         }
         held.release().await;
-        let again = other.post(&scene.path("/checkpoints"), &body).await.data();
+        let again = other.post(&scene.path("/checkpoints"), body).await.data();
         let stored: Vec<Uuid> =
             sqlx::query_scalar("SELECT id FROM effects ORDER BY position").fetch_all(&scene.pool).await.unwrap();
         let told: Vec<Uuid> = again["effects"]
@@ -339,7 +344,8 @@ async fn a_replica_killed_over_a_checkpoint_has_stored_all_of_it_or_nothing() {
         .await
         .unwrap();
         assert_eq!(counts, (1, 1), "{table}");
-    }
+    }))
+    .await;
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ use real::Real;
 use steps::{Fate, Place, Step, TIMERS, Turn, When, Wish};
 
 /// What a commit waits for. `PROPTEST_CASES` for more.
-const CASES: u32 = 28;
+const CASES: u32 = 14;
 /// Fewer do not get far: two sends in a row that nobody asked for take a dozen.
 const STEPS: std::ops::RangeInclusive<usize> = 30..=40;
 /// A failure is looked for so long, in milliseconds, until the shortest that was found is told.

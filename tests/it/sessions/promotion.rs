@@ -239,6 +239,14 @@ async fn a_wake_climbs_its_ladder_and_is_given_up_and_a_crash_strands_none() {
     let first = claim().await.claims.remove(0);
     assert!(claim().await.claims.is_empty(), "it is claimed");
 
+    // Claimed and not sent, however often, is no attempt.
+    let not_sent = WakeResult { id: first.id, token: first.token, fate: WakeFate::NotSent };
+    assert_eq!(talk.store.settle_wakes_under_token(&[not_sent]).await.unwrap(), 1);
+    let wake = talk.effects().await.into_iter().find(|effect| effect.effect_type == EffectType::Wake).unwrap();
+    assert_eq!((wake.status.as_str(), wake.attempt_count, wake.last_attempt_at), ("pending", 0, None));
+    let first = claim().await.claims.remove(0);
+    assert_eq!((first.failure_count, first.unanswered), (0, 1));
+
     // The lease of one whose worker died ends: it is pending for a moment, and claimed again under another token.
     execute(&mut db, "UPDATE effects SET claimed_until = now() WHERE status = 'executing'").await;
     assert_eq!(claim().await.next_in, Some(Duration::ZERO));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# testbed/pin.sh KUBERNETES ETCD HELM COREDNS KSTATUS LUA   e.g.  pin.sh 1.37.1 3.7.3 4.3.1 1.15.0 0.37.2 1.1.2
+# testbed/pin.sh KUBERNETES ETCD HELM COREDNS KSTATUS LUA FLUX   e.g.  pin.sh 1.37.1 3.7.3 4.3.1 1.15.0 0.37.2 1.1.2 1.9.4
 # Writes the go.mod and go.sum of each part. Run it to change a version; commit the result.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -24,3 +24,15 @@ begin() { mkdir -p "$1"; cd "$1"; rm -f go.mod go.sum; go mod init "testbed/$1" 
 # Programs of ours, whose main.go stands beside their go.mod.
 (begin kstatus; go get "sigs.k8s.io/cli-utils@v$5"; go mod tidy)
 (begin argocd-lua; go get "github.com/yuin/gopher-lua@v$6" layeh.com/gopher-json@97fed8db8427; go mod tidy)
+# Flux: what upstream replaces by another published version is replaced here, too; its own ./api is published beside it.
+flux() { # DIRECTORY MODULE VERSION
+  begin "$1"
+  upstream=$(go mod download -json "github.com/fluxcd/$2@v$3" | jq -er .GoMod)
+  go mod edit -json "$upstream" | jq -r '.Replace[]? | select(.New.Version) | "\(.Old.Path)=\(.New.Path)@\(.New.Version)"' |
+    while read -r replacement; do go mod edit -replace "$replacement"; done
+  # 0.18.2, which 1.9.4 asks for, is not to be had from the module proxy.
+  go mod edit -replace github.com/fluxcd/pkg/artifact=github.com/fluxcd/pkg/artifact@v0.18.1
+  go get -tool "github.com/fluxcd/$2@v$3"
+}
+(flux flux-source source-controller "$7")
+(flux flux-kustomize kustomize-controller "$7")

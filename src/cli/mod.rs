@@ -8,6 +8,7 @@ mod check;
 mod cluster;
 mod dispatch;
 mod explain;
+mod finalizers;
 mod fires;
 mod next;
 mod words;
@@ -116,6 +117,9 @@ Example:
   chronosd cluster adopt 0b7c4a5e-3c1f-4d52-9a39-6d0f3a1f7f10"
     )]
     Cluster(cluster::Command),
+    /// Lets go of all Alarms and Agents of a cluster before the operator is uninstalled
+    #[command(subcommand)]
+    Finalizers(finalizers::Command),
     /// Holds all deliveries for maintenance, or lets them go on
     #[command(subcommand)]
     Dispatch(dispatch::Switch),
@@ -197,6 +201,7 @@ fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Agent(command) => return on_runtime(agent::agent(command, given(&BTreeMap::new()))),
         Command::Alarm(command) => return on_runtime(alarm::alarm(command, given(&BTreeMap::new()))),
         Command::Cluster(command) => return on_runtime(cluster::cluster(command, given(&BTreeMap::new()))),
+        Command::Finalizers(command) => return on_runtime(finalizers::finalizers(command, given(&BTreeMap::new()))),
         Command::Dispatch(switch) => on_runtime(dispatch::dispatch(switch, given(&BTreeMap::new()))),
         Command::Dev(options) => {
             let given = given(&options.flags());

@@ -29,7 +29,7 @@
 {{/* Selects the pods that run chronosd, and no pod of a hook, a test or the trial's Postgres. Immutable in a Deployment: never add to it. */}}
 {{- define "chronos.selector" -}}
 app.kubernetes.io/name: {{ include "chronos.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{/* Labels of an object: (dict "root" $ "component" "…"). */}}
@@ -121,7 +121,7 @@ Secrets and where they come from, as YAML: setting, file, secret and key of each
     {{- $names = append $names (printf "secrets.%s.existingSecret" .value) }}
     {{- $literals = append $literals (printf "--from-literal=%s=%s" .file .example) }}
   {{- end }}
-  {{- fail (printf "secrets.existingSecret (or %s) is not set. Make a Secret and name it:\n\n  kubectl create secret generic chronos -n %s %s\n  helm … --set secrets.existingSecret=chronos\n\nTo try things out, postgres.trial.enabled=true makes a database and all of them" (join ", " $names) .Release.Namespace (join " " $literals)) }}
+  {{- fail (printf "secrets.existingSecret (or %s) is not set. Make a Secret and name it:\n\n  kubectl create secret generic chronos -n %s %s\n  helm … --set secrets.existingSecret=chronos\n\nTo try things out, postgres.trial.enabled=true makes a database and all of them%s" (join ", " $names) .Release.Namespace (join " " $literals) (ternary "" "\n\nrouter.wakeUrl is not set either" (ne .Values.router.wakeUrl ""))) }}
 {{- end }}
 {{- range list
   (dict "value" "wakeSigningSecret" "file" "wake-signing-secret" "setting" "CHRONOS_WAKE_SIGNING_SECRET")

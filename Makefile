@@ -18,7 +18,7 @@ CHART_ASSETS := helm helm-unittest promtool prometheus prometheus-operator-crds.
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
 setup: packages ## Install what is missing, build the test bed (once: about 7 min)
@@ -69,6 +69,20 @@ bench: packages ## Run the benchmarks: tables of ours beside others, in an optim
 fuzz: ## Try every parser on made-up input, 20 s each (TARGET=cron SECONDS_EACH=60)
 	@testbed/setup.sh test fuzz
 	SECONDS_EACH="$(SECONDS_EACH)" TARGET="$(TARGET)" INPUT="$(INPUT)" testbed/fuzz.sh
+
+.PHONY: image
+image: packages ## Build the image localhost/chronos (TAG=…) and check it, with docker, podman, buildah or umoci
+	@testbed/image.sh $(TAG)
+
+# Not part of `test`: it needs root, a quarter of an hour, and the whole machine.
+E2E_ASSETS := etcd kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy coredns pause helm \
+  source-controller kustomize-controller router git-http
+.PHONY: e2e
+e2e: ## Try image and chart on a real cluster of one node: faults, upgrades, uninstall, Flux (root; STEPS="install flux")
+	@testbed/setup.sh test cluster
+	KUBEBUILDER_ASSETS=$$(testbed/build.sh $(E2E_ASSETS))
+	export KUBEBUILDER_ASSETS
+	E2E_STEPS="$(STEPS)" testbed/e2e.sh
 
 .PHONY: lint
 lint: packages ## Check format, clippy and shell scripts

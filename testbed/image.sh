@@ -111,16 +111,12 @@ by_engine() { # COMMAND...: docker, podman and buildah take the same arguments
 
 # by_umoci: the image that the Dockerfile describes, instruction by instruction
 by_umoci() {
-  local oci=$work/oci image=$work/oci:$tag word rest one rootless=() config=()
-  [ "$(id -u)" = 0 ] || rootless=(--rootless)
-  umoci init --layout "$oci"
-  umoci new --image "$image"
+  local word rest one config=()
   while read -r word rest; do
     rest=${rest//\$VERSION/$version} rest=${rest//\$REVISION/$revision} rest=${rest//\$CREATED/$created}
     case $word in
       '' | '#'* | FROM | ARG) ;;
-      COPY) [ "$rest" = 'dist/image/ /' ] || die "Dockerfile: COPY $rest: one directory is expected"
-        umoci insert "${rootless[@]}" --image "$image" --history.created "$created" --history.created_by "$word $rest" "$PWD/dist/image" / ;;
+      COPY) [ "$rest" = 'dist/image/ /' ] || die "Dockerfile: COPY $rest: testbed/image.sh knows one directory, dist/image/" ;;
       ENV) config+=(--config.env "$rest") ;;
       USER) config+=(--config.user "$rest") ;;
       EXPOSE) for one in $rest; do config+=(--config.exposedports "$one"); done ;;
@@ -130,10 +126,8 @@ by_umoci() {
       *) die "Dockerfile: $word is not known to testbed/image.sh" ;;
     esac
   done <Dockerfile
-  umoci config --image "$image" --created "$created" --history.created "$created" --history.created_by Dockerfile "${config[@]}"
-  umoci gc --layout "$oci"
   archive=dist/chronos-$tag.oci.tar
-  tar -C "$oci" --sort=name --mtime="$created" --owner=0 --group=0 --numeric-owner -cf "$archive" .
+  oci_archive "$work" dist/image "$tag" "$PWD/$archive" "$created" "${config[@]}"
 }
 
 # unpack: the files of the finished image as $work/root, its configuration as $work/config.json, its size as it is moved about
@@ -189,11 +183,13 @@ PY
   [ "$crates" -ge "$MIN_CRATES" ] || die "only $crates crates in the program's list"
 }
 
-# in_image COMMAND...: as in a hardened container: the image's files alone, read-only, as its user, no environment
+# in_image COMMAND...: as in a hardened container: the image's files alone, read-only, as its user, no environment; and /dev and
+# /proc, which every container has
 # shellcheck disable=SC2016  # expanded by the inner shell
-in_image() {
-  unshare --mount -- bash -c 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && cd "$1" && shift && exec "$@"' in-image "$work/root" \
-    env -i "${inside[@]}" chroot --userspec=65532:65532 --groups= . "$@"
+in_image() { # exec: what runs has the pid of the shell that calls this, which is therefore always a shell of its own
+  exec unshare --mount -- bash -c 'mount --bind "$1" "$1" && mount --rbind /dev "$1/dev" && mount --rbind /proc "$1/proc" &&
+    mount -o remount,bind,ro "$1" && cd "$1" && shift && exec "$@"' in-image "$work/root" \
+    env -i "${inside[@]}" "$(command -v chroot)" --userspec=65532:65532 --groups= . "$@"
 }
 
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
@@ -206,10 +202,11 @@ check_run() {
     say "not root: that the program runs with a read-only root and as the image's user is not checked here"
     return
   fi
+  mkdir "$work/root/dev" "$work/root/proc"
   said=$(in_image /chronosd --version)
   [ "$said" = "chronosd $version" ] || die "--version says '$said'"
   for ((i = 0; i < START_RUNS; i++)); do
-    begun=$(now_ms); in_image /chronosd --version >/dev/null; echo $(($(now_ms) - begun))
+    begun=$(now_ms); (in_image /chronosd --version >/dev/null); echo $(($(now_ms) - begun))
   done >"$work/version-ms"
 
   TESTBED_PARENT=$$ testbed/postgres.sh run "$work/postgres" >"$work/postgres.out" & postgres_pid=$!
@@ -221,7 +218,7 @@ check_run() {
   inside=(CHRONOS_POSTGRES_URI="$(sed -n 's/^ready //p' "$work/postgres.out")/postgres" CHRONOS_ALLOW_UNSAFE_POSTGRES=true CHRONOS_BIND=127.0.0.1
     CHRONOS_PORT=0 CHRONOS_METRICS_PORT="$port" CHRONOS_ROLES='dispatch,api' CHRONOS_TOKEN=only-for-this-check
     CHRONOS_AGENT_AUTH_SECRET=only-for-this-check CHRONOS_WAKE_TOKEN=only-for-this-check)
-  in_image /chronosd migrate >"$work/migrate.log" 2>&1 || { cat "$work/migrate.log" >&2; die "chronosd migrate failed in the image"; }
+  (in_image /chronosd migrate >"$work/migrate.log" 2>&1) || { cat "$work/migrate.log" >&2; die "chronosd migrate failed in the image"; }
   for ((i = 0; i < START_RUNS; i++)); do
     begun=$(now_ms) deadline=$((SECONDS + START_SECONDS))
     in_image /chronosd run >"$work/run.log" 2>&1 & program_pid=$!
@@ -230,6 +227,10 @@ check_run() {
       pause 0.002
     done
     echo $(($(now_ms) - begun))
+    until grep -q 'chronos .* runs' "$work/run.log"; do
+      if gone "$program_pid" || [ "$SECONDS" -ge "$deadline" ]; then cat "$work/run.log" >&2; die "the program did not get to run"; fi
+      pause 0.02
+    done
     awk '/^VmRSS/ { print $2 }' "/proc/$program_pid/status" >"$work/resident"
     kill "$program_pid"
     wait "$program_pid" || die "the program did not stop cleanly: $(tail -n 3 "$work/run.log")"

@@ -43,10 +43,6 @@ find "$root$home" "$root/bin" -type f \( -perm -u+x -o -name '*.so' \) -print0 |
 printf '%s\n' 'root:x:0:0:root:/:/bin/bash' 'postgres:x:999:999::/var/lib/postgresql:/bin/bash' 'nonroot:x:65532:65532::/:/bin/bash' >"$root/etc/passwd"
 printf '%s\n' 'root:x:0:' 'postgres:x:999:' 'nonroot:x:65532:' >"$root/etc/group"
 
-umoci init --layout "$work/oci"
-umoci new --image "$work/oci:$major"
-umoci insert --image "$work/oci:$major" "$root" /
-umoci config --image "$work/oci:$major" --config.entrypoint /entrypoint.sh --config.cmd postgres --config.user 999:999 \
+oci_archive "$work" "$root" "$major" "$archive" 1970-01-01T00:00:00Z --config.entrypoint /entrypoint.sh --config.cmd postgres --config.user 999:999 \
   --config.env "PATH=$home/bin:/bin" --config.env LANG=C.UTF-8 --config.env PGDATA=/var/lib/postgresql/data --config.stopsignal SIGINT
-tar -C "$work/oci" -cf "$archive" .
 echo "$major"

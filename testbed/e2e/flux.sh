@@ -64,7 +64,7 @@ condition() { kubectl get kustomization alarms -n flux-system -o json | jq -r --
 applied() { kubectl get kustomization alarms -n flux-system -o json | jq -e --arg revision "$revision" '(.status.lastAppliedRevision // "") | endswith($revision)' >/dev/null && [ "$(condition status)" = True ]; }
 
 flux() {
-  local began agent_key
+  local began agent_key sentence
   flux_start
   mkdir -p "$work/fleet/alarms"
   # A DID belongs to one namespace of the cluster: this agent has another key than the one of examples/.
@@ -86,10 +86,14 @@ flux() {
   gitops_alarm '0 25 * * *' 'From git.'
   began=$(now_ms)
   commit "A mistake"
-  failed() { [ "$(condition status)" = False ] && [[ $(condition message) == *spec.cronExpr* ]]; }
-  until_true 90 "the Kustomization fails with the Alarm's sentence" failed
-  fact "a mistake fails the sync after $(seconds_since "$began") s with our sentence"
-  tell "$(condition message | head -c 400)"
+  # Flux names the resource that stalled; what is wrong with it is in the resource itself.
+  failed() { [ "$(condition status)" = False ] && [[ $(condition message) == *stalled*Alarm/gitops/from-git* ]]; }
+  until_true 90 "the Kustomization fails and names the Alarm" failed
+  fact "a mistake fails the sync after $(seconds_since "$began") s"
+  tell "Kustomization: $(condition message)"
+  sentence=$(field gitops alarm/from-git '.status.conditions[?(@.type=="Stalled")].message')
+  [[ $sentence == spec.cronExpr* ]] || fail "the Alarm says what is wrong: $sentence"
+  tell "Alarm: $sentence"
   [ "$(sql "SELECT status FROM alarms WHERE id = '$(field gitops alarm/from-git .status.alarmId)'")" = active ] || fail "what was stored before goes on"
 
   gitops_alarm '30 9 * * MON-FRI' 'From git.'

@@ -12,6 +12,7 @@ mod finalizers;
 mod fires;
 mod migrate;
 mod next;
+mod reference;
 mod words;
 
 use std::{
@@ -123,6 +124,9 @@ Example:
     /// Prints the HTTP facade's OpenAPI document, as the facade serves it at /openapi.json
     #[command(after_help = "Example:\n  chronosd openapi > openapi.json")]
     Openapi,
+    /// Writes the pages of docs/reference
+    #[command(hide = true)]
+    Reference(reference::Options),
 }
 
 #[derive(Args)]
@@ -190,6 +194,7 @@ fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         }
         Command::Crd(args) => print_crds(args.out_dir),
         Command::Openapi => print(http::openapi::text()),
+        Command::Reference(options) => reference::reference(&options, Cli::command()),
         Command::Migrate(options) => on_runtime(migrate::migrate(options, given(&BTreeMap::new()))),
         Command::Check(options) => return on_runtime(check::check(options, || given(&BTreeMap::new()))),
         Command::Agent(command) => return on_runtime(agent::agent(command, given(&BTreeMap::new()))),

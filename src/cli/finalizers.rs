@@ -47,10 +47,10 @@ pub struct Options {
     /// The cluster's kubeconfig; inside a cluster none is needed
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
-    /// A namespace to look into, and others by more of these; default: those that are watched
+    /// A namespace to look into; repeatable; default: those watched
     #[arg(long = "namespace", value_name = "NS")]
     namespaces: Vec<String>,
-    /// A Deployment to scale to 0 and to wait for first, and others by more of these
+    /// A Deployment to scale to 0 and wait for first; repeatable
     #[arg(long = "deployment", value_name = "NAME")]
     deployments: Vec<String>,
     /// How long all of it may take, such as 90s or 2m

@@ -6,6 +6,7 @@ mod alarm;
 mod check;
 mod cluster;
 mod finalizers;
+mod migrate;
 
 use std::{fs, process::Stdio};
 

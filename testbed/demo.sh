@@ -83,12 +83,12 @@ working() {
 work='' job='' router_pid='' postgres_pid='' controlplane_pid='' replica_pids=(0 '' '') watched=()
 namespace='' made_crds=''
 
-end() { # PID...: TERM, and after 10 s KILL
+end() { # PID...: TERM to each with all that it has started, and after 10 s KILL
   local pid i
-  for pid; do kill -TERM "$pid" 2>/dev/null || true; done
+  for pid; do kill -TERM -- "-$pid" 2>/dev/null || true; done
   for pid; do
     for ((i = 0; i < 100; i++)); do ! gone "$pid" || break; pause 0.1; done
-    gone "$pid" || kill -KILL "$pid" 2>/dev/null || true
+    gone "$pid" || kill -KILL -- "-$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
   done
 }
@@ -108,20 +108,20 @@ leave_cluster() { # the rows go with the database: nobody has to cancel them, so
   fi
 }
 
-clean_up() {
-  local status=$? log
+# Called by the traps themselves, not by way of `exit`: a signal that comes as the shell is about to leave would pass it by.
+clean_up() { # STATUS
+  trap '' INT TERM HUP PIPE
   trap - EXIT
-  trap '' INT TERM HUP
   set +e
+  local status=$1 log
   clear_line
   if [ -n "$work" ]; then
     if [ "$status" = 1 ]; then
       for log in "$work"/replica*.log; do [ ! -e "$log" ] || { say "the end of ${log##*/}:"; tail -n 8 "$log" >&2; }; done
     fi
-    [ -z "$job" ] || { kill -TERM -- "-$job"; wait "$job"; } 2>/dev/null
-    # The router first: a delivery that waits for it would hold up its dispatcher.
-    # shellcheck disable=SC2046,SC2086  # words
-    end $router_pid ${replica_pids[1]} ${replica_pids[2]}
+    # The router, too: a delivery that waits for it would hold up its dispatcher.
+    # shellcheck disable=SC2086  # words
+    end $job $router_pid ${replica_pids[1]} ${replica_pids[2]}
     [ -z "$namespace" ] || leave_cluster
     # shellcheck disable=SC2086  # words
     end $controlplane_pid $postgres_pid
@@ -129,9 +129,10 @@ clean_up() {
   fi
   exit "$status"
 }
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+trap 'clean_up $?' EXIT
+trap 'clean_up 130' INT
+trap 'clean_up 143' TERM HUP
+trap 'clean_up 141' PIPE                                    # nobody reads on, `make demo | head` say: the end, too
 
 # ---- 1 ----
 
@@ -175,7 +176,7 @@ if [ -z "$given" ]; then
   done_ "etcd and kube-apiserver $(kubectl version -o json | jq -r .serverVersion.gitVersion)"
 else
   # One file, one context, whatever was given; readable by us alone.
-  (umask 077; KUBECONFIG=$given kubectl config view --raw --flatten --minify >"$work/kubeconfig") || fail "$given has a current context"
+  (umask 077; KUBECONFIG=$given kubectl config view --raw --flatten --minify >"$work/kubeconfig") || fail "$given is a kubeconfig with a current context"
   export KUBECONFIG=$work/kubeconfig
   version=$(kubectl version --request-timeout=10s -o json 2>"$work/job.log" | jq -er .serverVersion.gitVersion) ||
     { cat "$work/job.log" >&2; fail "the cluster of $given answers"; }

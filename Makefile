@@ -13,6 +13,8 @@ CARGO := testbed/cargo.sh
 
 # What tests and demo run against. build.sh takes KUBEBUILDER_ASSETS as it is when that is set.
 ASSETS := etcd kube-apiserver kubectl kstatus argocd-lua
+# What the tests of the chart need beside it.
+CHART_ASSETS := helm helm-unittest promtool prometheus prometheus-operator-crds.yaml
 
 .PHONY: help
 help: ## List the targets
@@ -20,7 +22,7 @@ help: ## List the targets
 
 .PHONY: setup
 setup: packages ## Install what is missing, build the test bed (once: about 7 min)
-	@testbed/build.sh $(ASSETS) >/dev/null
+	@testbed/build.sh $(ASSETS) $(CHART_ASSETS) >/dev/null
 	testbed/tools.sh python >/dev/null
 	testbed/tools.sh node >/dev/null
 
@@ -37,11 +39,20 @@ demo: packages ## Show an alarm from YAML to wake, on a real API server and Post
 # Without --all-targets: that would leave out the examples in the documentation.
 .PHONY: test
 test: setup ## Run all tests: unit, integration, documentation
-	@KUBEBUILDER_ASSETS=$$(testbed/build.sh $(ASSETS))
+	@KUBEBUILDER_ASSETS=$$(testbed/build.sh $(ASSETS) $(CHART_ASSETS))
 	export KUBEBUILDER_ASSETS
 	# Most tests wait for something most of the time: more of them at once than there are cores
 	export RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 1))}
 	$(CARGO) test --locked --no-fail-fast
+
+# Part of `test`; here by itself, in seconds, for whoever works on the chart.
+.PHONY: chart
+chart: packages ## Check the chart alone: helm lint and helm-unittest
+	@bin=$$(testbed/build.sh helm helm-unittest)
+	for values in charts/chronos/ci/*-values.yaml; do
+	  "$$bin/helm" lint --strict --quiet charts/chronos --values "$$values"
+	done
+	"$$bin/helm-unittest" --strict charts/chronos
 
 .PHONY: bench
 bench: packages ## Run the benchmarks: tables of ours beside others, in an optimised build (ONLY="drain http")
@@ -72,13 +83,17 @@ fmt: packages ## Format the Rust code
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 .PHONY: generate
-generate: packages ## Write what is generated: crds/, docs/openapi.json, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
+generate: packages ## Write what is generated: crds/ and the chart's copy, docs/openapi.json, docs/reference/chart.md, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
 	@tmp=$$(mktemp -d)
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
 	mkdir -p crds
 	rm -f crds/*.yaml
 	cp "$$tmp"/*.yaml crds/
+	rm -f charts/chronos/files/crds/*.yaml
+	cp crds/*.yaml charts/chronos/files/crds/
+	testbed/chart-reference.py >"$$tmp/chart.md"
+	cp "$$tmp/chart.md" docs/reference/chart.md
 	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
 	cp "$$tmp/openapi.json" docs/openapi.json
 	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
@@ -101,6 +116,8 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
 	diff -ru crds "$$tmp" || { echo "verify: crds/ is stale: run make generate" >&2; exit 1; }
+	diff -ru crds charts/chronos/files/crds || { echo "verify: charts/chronos/files/crds is stale: run make generate" >&2; exit 1; }
+	testbed/chart-reference.py | diff -u docs/reference/chart.md - || { echo "verify: docs/reference/chart.md is stale: run make generate" >&2; exit 1; }
 	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
 	diff -u docs/openapi.json "$$tmp/openapi.json" || { echo "verify: docs/openapi.json is stale: run make generate" >&2; exit 1; }
 	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"

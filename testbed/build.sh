@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # testbed/build.sh NAME...   builds what is missing into the cache; prints the directory of the binaries
 #   NAME: etcd kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy helm coredns pause
+#         helm-unittest promtool prometheus prometheus-operator-crds.yaml (a file: the resources that a ServiceMonitor is one of)
 #         and two programs of our own: kstatus argocd-lua
 # If KUBEBUILDER_ASSETS is set, that directory is taken as it is, and nothing is built.
 set -euo pipefail
@@ -9,7 +10,7 @@ cd "$(dirname "$0")"
 
 if [ -n "${KUBEBUILDER_ASSETS-}" ]; then
   for name; do
-    [ -x "$KUBEBUILDER_ASSETS/$name" ] || die "KUBEBUILDER_ASSETS is $KUBEBUILDER_ASSETS, which has no $name; unset it, and it is built"
+    [ -e "$KUBEBUILDER_ASSETS/$name" ] || die "KUBEBUILDER_ASSETS is $KUBEBUILDER_ASSETS, which has no $name; unset it, and it is built"
   done
   echo "$KUBEBUILDER_ASSETS"
   exit
@@ -20,14 +21,16 @@ version() { awk -v m="$2" '$1 == m { print $2 } $1 == "require" && $2 == m { pri
 # module NAME: the directory of the Go module that NAME is built from
 module() {
   case $1 in
-    etcd | coredns | helm | kstatus | argocd-lua) echo "$1" ;;
+    etcd | coredns | helm | helm-unittest | kstatus | argocd-lua) echo "$1" ;;
+    prometheus | promtool) echo prometheus ;;
+    prometheus-operator-crds.yaml) echo prometheus-operator ;;
     *) echo kubernetes ;;
   esac
 }
 
 # recipe NAME OUTPUT: builds NAME as OUTPUT
 recipe() {
-  local name=$1 out=$2 dir package ldflags='-s -w'
+  local name=$1 out=$2 dir package ldflags='-s -w' tags=
   local k8s helm minor v=k8s.io/component-base/version
   k8s=$(version kubernetes k8s.io/kubernetes)
   minor=${k8s#v1.}; minor=${minor%%.*}
@@ -40,6 +43,16 @@ recipe() {
       helm=$(version helm helm.sh/helm/v4)
       package=helm.sh/helm/v4/cmd/helm
       ldflags+=" -X helm.sh/helm/v4/internal/version.version=$helm" ;;
+    helm-unittest) package=github.com/helm-unittest/helm-unittest/cmd/helm-unittest ;;
+    prometheus | promtool) # without the tags: every cloud's SDK
+      package=github.com/prometheus/prometheus/cmd/$name
+      tags=remove_all_sd,enable_kubernetes_sd ;;
+    prometheus-operator-crds.yaml) # nothing to compile: the module brings them along
+      dir=$(go -C "$dir" mod download -json github.com/prometheus-operator/prometheus-operator | jq -er .Dir)
+      for package in servicemonitors podmonitors prometheusrules; do
+        cat "$dir/example/prometheus-operator-crd/monitoring.coreos.com_$package.yaml"
+      done >"$out"
+      return ;;
     pause) # no Go: the C program that holds a pod's namespaces
       dir=$(go -C kubernetes list -m -f '{{.Dir}}' k8s.io/kubernetes)
       cc -Os -static -s -o "$out" "$dir/build/pause/linux/pause.c"
@@ -48,7 +61,7 @@ recipe() {
       package=k8s.io/kubernetes/cmd/$name
       ldflags+=" -X $v.gitVersion=$k8s -X $v.gitMajor=1 -X $v.gitMinor=$minor -X $v.gitCommit=modules -X $v.gitTreeState=clean" ;;
   esac
-  go -C "$dir" build -mod=readonly -trimpath -buildvcs=false -ldflags "$ldflags" -o "$out" "$package"
+  go -C "$dir" build -mod=readonly -trimpath -buildvcs=false -tags "$tags" -ldflags "$ldflags" -o "$out" "$package"
 }
 
 cold_time() { # NAME: what a person with empty Go caches and 2 idle cores waits, measured in this order; busy cores take twice that
@@ -57,6 +70,8 @@ cold_time() { # NAME: what a person with empty Go caches and 2 idle cores waits,
     kube-apiserver) echo '5 min' ;;
     kube-controller-manager) echo '2 min' ;;
     helm | coredns) echo '2.5 min' ;;
+    prometheus) echo '3 min' ;;
+    helm-unittest) echo '1 min' ;;
     pause) echo '1 s' ;;
     argocd-lua) echo '5 s' ;;
     *) echo '30 s' ;;
@@ -78,14 +93,14 @@ bin=$TESTBED_CACHE/$(version kubernetes k8s.io/kubernetes)-$keys
 mkdir -p "$parts" "$bin"
 
 missing=()
-for name; do [ -x "$bin/$name" ] || missing+=("$name"); done
+for name; do [ -e "$bin/$name" ] || missing+=("$name"); done
 if [ ${#missing[@]} != 0 ]; then
   exec 9>"$parts/.lock"
   flock --nonblock 9 || { say "waiting for another build into $parts"; flock 9; }    # two runs at once build once
   use_go
   for name in "${missing[@]}"; do
     part=$name-$(key_of "$(module "$name")")
-    if [ ! -x "$parts/$part" ]; then
+    if [ ! -e "$parts/$part" ]; then
       say "building $name (cold: about $(cold_time "$name"); again: seconds)"
       started=$SECONDS
       recipe "$name" "$parts/.$part" >&2

@@ -70,12 +70,18 @@ fuzz: ## Try every parser on made-up input, 20 s each (TARGET=cron SECONDS_EACH=
 	SECONDS_EACH="$(SECONDS_EACH)" TARGET="$(TARGET)" INPUT="$(INPUT)" testbed/fuzz.sh
 
 .PHONY: lint
-lint: packages ## Check format, clippy and shell scripts
+lint: packages ## Check format, clippy, shell scripts and the links of the documents
 	@$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	find . -path ./target -prune -o -path ./.git -prune -o -name '*.sh' -print0 |
 	  xargs -0 shellcheck --external-sources --source-path=SCRIPTDIR --source-path=. .ci/run
+	testbed/links.py
+
+# Not part of `lint`: it installs cargo-deny first. Advisories need RustSec's database, which lies on GitHub.
+.PHONY: deny
+deny: packages ## Check licenses, sources and banned crates of all dependencies (CHECKS=advisories where GitHub can be reached)
+	@testbed/deny.sh $(CHECKS)
 
 .PHONY: fmt
 fmt: packages ## Format the Rust code

@@ -8,7 +8,7 @@
 #
 # With --kubeconfig (`make demo KUBECONFIG=FILE`) that cluster is used instead of one made for the occasion: the CRDs are
 # applied if there are none, everything else happens in a namespace of its own, and both are removed at the end.
-# shellcheck disable=SC2317  # functions that await, working and trap call
+# shellcheck disable=SC2317  # functions that await and trap call
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . testbed/lib.sh
@@ -59,23 +59,23 @@ await() {
   clear_line
 }
 
-# working WHAT COMMAND...: a long one, in a session of its own so that all of it can be ended; its stdout is in $work/said
-working() {
+# build WHAT COMMAND...: takes minutes the first time. In a session of its own, so that all of it can be ended; its stdout is in $work/said
+build() {
   local what=$1 from=$SECONDS told=0 last; shift
-  [ -n "$live" ] || text "… $what"
+  [ -n "$live" ] || text "… building $what"
   setsid "$@" >"$work/said" 2>"$work/job.log" </dev/null & job=$!
   until gone "$job"; do
     if [ -n "$live" ]; then
       last=$(tail -n 1 "$work/job.log" | tr -d '\r' | sed 's/^ *//; s/^testbed: //')
-      turn "$what, $((SECONDS - from)) s  ${last:0:50}"
+      turn "building $what, $((SECONDS - from)) s  $last"
     elif [ $((SECONDS - from)) -ge $((told + 30)) ]; then
-      told=$((SECONDS - from)); text "… $what: $told s so far"
+      told=$((SECONDS - from)); text "… building $what, $told s so far"
     fi
     pause 0.1
   done
-  if ! wait "$job"; then job=''; clear_line; tail -n 30 "$work/job.log" >&2; fail "$what"; fi
+  if ! wait "$job"; then job=''; clear_line; tail -n 30 "$work/job.log" >&2; fail "$what can be built"; fi
   job=''
-  done_ "$what ($((SECONDS - from)) s)"
+  done_ "$what, built in $((SECONDS - from)) s"
 }
 
 # ---- what is started, and how it ends ----
@@ -149,10 +149,10 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/chronos-demo.XXXXXX")
 chmod 755 "$work"
 parts=(kubectl)
 [ -n "$given" ] || parts=(etcd kube-apiserver kubectl)
-working "${parts[*]} built" testbed/build.sh "${parts[@]}"
+build "${parts[*]}" testbed/build.sh "${parts[@]}"
 bin=$(<"$work/said")
 kubectl() { "$bin/kubectl" "$@"; }
-working "chronosd built" testbed/cargo.sh build --locked --bin chronosd
+build chronosd testbed/cargo.sh build --locked --bin chronosd
 chronosd=$CARGO_TARGET_DIR/debug/chronosd
 
 export TESTBED_PARENT=$$

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, fmt::Write, path::Path};
 
 use super::{
-    page::{Page, Role},
+    page::{Block, Page, Role},
     terminal::Folder,
 };
 use crate::support::{AGENT_AUTH_SECRET, Daemon, Namespace, Reply, TOKEN, WAKE_TOKEN, World, alarms::execute};
@@ -122,8 +122,13 @@ async fn follow(page: &str, world: &World, namespace: &Namespace, daemon: &Daemo
             }
             // The values are those that the terminal has from the start.
             Role::Set | Role::NotRun => {}
-            _ => panic!("{}: a block {:?} has no place in this guide", block.place, block.role),
+            Role::Applied | Role::Serve(_) | Role::Program(_) | Role::Wake | Role::Woken => unused(&block),
+            Role::Alarm | Role::Headers | Role::Body => unused(&block),
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+fn unused(block: &Block) {
+    panic!("{}: a block {:?} has no place in this guide", block.place, block.role);
 }

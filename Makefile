@@ -31,11 +31,10 @@ setup: packages ## Install what is missing, build the test bed (once: about 7 mi
 packages:
 	@testbed/setup.sh test
 
+# A KUBECONFIG counts only when it is given to make: one that merely stands in the environment may be anybody's cluster.
 .PHONY: demo
-demo: setup ## Show an alarm from YAML to wake, on a real API server and Postgres
-	@KUBEBUILDER_ASSETS=$$(testbed/build.sh $(ASSETS))
-	export KUBEBUILDER_ASSETS
-	testbed/demo.sh
+demo: packages ## Show an alarm from YAML to wake, on a real API server and Postgres (KUBECONFIG=FILE: on that cluster)
+	@testbed/demo.sh $(if $(filter command,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)')
 
 # Without --all-targets: that would leave out the examples in the documentation.
 .PHONY: test
@@ -85,12 +84,18 @@ e2e: ## Try image and chart on a real cluster of one node: faults, upgrades, uni
 	E2E_STEPS="$(STEPS)" testbed/e2e.sh
 
 .PHONY: lint
-lint: packages ## Check format, clippy and shell scripts
+lint: packages ## Check format, clippy, shell scripts and the links of the documents
 	@$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	find . -path ./target -prune -o -path ./.git -prune -o -name '*.sh' -print0 |
 	  xargs -0 shellcheck --external-sources --source-path=SCRIPTDIR --source-path=. .ci/run
+	testbed/links.py
+
+# Not part of `lint`: it installs cargo-deny first. Advisories need RustSec's database, which lies on GitHub.
+.PHONY: deny
+deny: packages ## Check licenses, sources and banned crates of all dependencies (CHECKS=advisories where GitHub can be reached)
+	@testbed/deny.sh $(CHECKS)
 
 .PHONY: fmt
 fmt: packages ## Format the Rust code

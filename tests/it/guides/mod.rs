@@ -3,6 +3,7 @@
 
 mod agents;
 mod gitops;
+mod operators;
 mod page;
 mod router;
 mod service_calls;

@@ -63,6 +63,11 @@ impl Folder {
         symlink(program, self.directory.path().join("bin").join(program.file_name().unwrap())).unwrap();
     }
 
+    /// Puts something of the checkout where the reader is.
+    pub fn link(&self, name: &str, path: &Path) {
+        symlink(path, self.directory.path().join("here").join(name)).unwrap();
+    }
+
     pub fn save(&self, name: &str, text: &str) {
         fs::write(self.directory.path().join("here").join(name), text).unwrap();
     }

@@ -84,7 +84,7 @@ fmt: packages ## Format the Rust code
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 .PHONY: generate
-generate: packages ## Write what is generated: crds/ and the chart's copy, docs/openapi.json, docs/reference/chart.md, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
+generate: packages ## Write what is generated: crds/ and the chart's copy, docs/openapi.json, docs/reference/, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
 	@tmp=$$(mktemp -d)
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
@@ -97,6 +97,7 @@ generate: packages ## Write what is generated: crds/ and the chart's copy, docs/
 	cp "$$tmp/chart.md" docs/reference/chart.md
 	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
 	cp "$$tmp/openapi.json" docs/openapi.json
+	$(CARGO) run --quiet --locked --bin chronosd -- reference --out-dir docs/reference
 	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
 	cp "$$tmp/argocd-cm.yaml" gitops/argocd/argocd-cm.yaml
 	cp Cargo.lock fuzz/Cargo.lock
@@ -121,6 +122,10 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 	testbed/chart-reference.py | diff -u docs/reference/chart.md - || { echo "verify: docs/reference/chart.md is stale: run make generate" >&2; exit 1; }
 	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
 	diff -u docs/openapi.json "$$tmp/openapi.json" || { echo "verify: docs/openapi.json is stale: run make generate" >&2; exit 1; }
+	$(CARGO) run --quiet --locked --bin chronosd -- reference --out-dir "$$tmp/reference"
+	for page in "$$tmp"/reference/*.md; do
+	  diff -u "docs/reference/$${page##*/}" "$$page" || { echo "verify: docs/reference/$${page##*/} is stale: run make generate" >&2; exit 1; }
+	done
 	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
 	diff -u gitops/argocd/argocd-cm.yaml "$$tmp/argocd-cm.yaml" || { echo "verify: gitops/argocd/argocd-cm.yaml is stale: run make generate" >&2; exit 1; }
 	# Made anew in its place, because its paths are relative, and put back as it was whatever comes out.

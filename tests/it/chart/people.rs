@@ -39,9 +39,9 @@ impl Team {
         format!("{}-{role}", self.namespace.name)
     }
 
-    async fn aggregate(&self, name: &str, roles: &[Value]) {
+    async fn aggregate(&self, name: &str, known: &[Value]) {
         let label = format!("rbac.authorization.k8s.io/aggregate-to-{name}");
-        let taken_in = roles.iter().filter(|role| role["metadata"]["labels"][&label] == "true");
+        let taken_in = known.iter().filter(|role| role["metadata"]["labels"][&label] == "true");
         let rules: Vec<Value> = taken_in.flat_map(|role| role["rules"].as_array().unwrap().clone()).collect();
         assert!(!rules.is_empty(), "{name} takes nothing in");
         let person = self.person(name);

@@ -18,7 +18,7 @@ CHART_ASSETS := helm helm-unittest promtool prometheus prometheus-operator-crds.
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
 setup: packages ## Install what is missing, build the test bed (once: about 7 min)
@@ -69,6 +69,20 @@ fuzz: ## Try every parser on made-up input, 20 s each (TARGET=cron SECONDS_EACH=
 	@testbed/setup.sh test fuzz
 	SECONDS_EACH="$(SECONDS_EACH)" TARGET="$(TARGET)" INPUT="$(INPUT)" testbed/fuzz.sh
 
+.PHONY: image
+image: packages ## Build the image localhost/chronos (TAG=…) and check it, with docker, podman, buildah or umoci
+	@testbed/image.sh $(TAG)
+
+# Not part of `test`: it needs root, a quarter of an hour, and the whole machine.
+E2E_ASSETS := etcd kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy coredns pause helm \
+  source-controller kustomize-controller router git-http
+.PHONY: e2e
+e2e: ## Try image and chart on a real cluster of one node: faults, upgrades, uninstall, Flux (root; STEPS="install flux")
+	@testbed/setup.sh test cluster
+	KUBEBUILDER_ASSETS=$$(testbed/build.sh $(E2E_ASSETS))
+	export KUBEBUILDER_ASSETS
+	E2E_STEPS="$(STEPS)" testbed/e2e.sh
+
 .PHONY: lint
 lint: packages ## Check format, clippy, shell scripts and the links of the documents
 	@$(CARGO) fmt --check
@@ -89,7 +103,7 @@ fmt: packages ## Format the Rust code
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 .PHONY: generate
-generate: packages ## Write what is generated: crds/ and the chart's copy, docs/openapi.json, docs/reference/chart.md, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
+generate: packages ## Write what is generated: crds/ and the chart's copy, docs/openapi.json, docs/reference/, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
 	@tmp=$$(mktemp -d)
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
@@ -102,6 +116,7 @@ generate: packages ## Write what is generated: crds/ and the chart's copy, docs/
 	cp "$$tmp/chart.md" docs/reference/chart.md
 	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
 	cp "$$tmp/openapi.json" docs/openapi.json
+	$(CARGO) run --quiet --locked --bin chronosd -- reference --out-dir docs/reference
 	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
 	cp "$$tmp/argocd-cm.yaml" gitops/argocd/argocd-cm.yaml
 	cp Cargo.lock fuzz/Cargo.lock
@@ -126,6 +141,10 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 	testbed/chart-reference.py | diff -u docs/reference/chart.md - || { echo "verify: docs/reference/chart.md is stale: run make generate" >&2; exit 1; }
 	$(CARGO) run --quiet --locked --bin chronosd -- openapi >"$$tmp/openapi.json"
 	diff -u docs/openapi.json "$$tmp/openapi.json" || { echo "verify: docs/openapi.json is stale: run make generate" >&2; exit 1; }
+	$(CARGO) run --quiet --locked --bin chronosd -- reference --out-dir "$$tmp/reference"
+	for page in "$$tmp"/reference/*.md; do
+	  diff -u "docs/reference/$${page##*/}" "$$page" || { echo "verify: docs/reference/$${page##*/} is stale: run make generate" >&2; exit 1; }
+	done
 	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
 	diff -u gitops/argocd/argocd-cm.yaml "$$tmp/argocd-cm.yaml" || { echo "verify: gitops/argocd/argocd-cm.yaml is stale: run make generate" >&2; exit 1; }
 	# Made anew in its place, because its paths are relative, and put back as it was whatever comes out.

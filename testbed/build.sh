@@ -2,7 +2,7 @@
 # testbed/build.sh NAME...   builds what is missing into the cache; prints the directory of the binaries
 #   NAME: etcd kube-apiserver kubectl kube-controller-manager kube-scheduler kubelet kube-proxy helm coredns pause
 #         helm-unittest promtool prometheus prometheus-operator-crds.yaml (a file: the resources that a ServiceMonitor is one of)
-#         and two programs of our own: kstatus argocd-lua
+#         source-controller kustomize-controller (Flux's), and programs of our own: kstatus argocd-lua router git-http
 # If KUBEBUILDER_ASSETS is set, that directory is taken as it is, and nothing is built.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -21,9 +21,10 @@ version() { awk -v m="$2" '$1 == m { print $2 } $1 == "require" && $2 == m { pri
 # module NAME: the directory of the Go module that NAME is built from
 module() {
   case $1 in
-    etcd | coredns | helm | helm-unittest | kstatus | argocd-lua) echo "$1" ;;
+    etcd | coredns | helm | helm-unittest | kstatus | argocd-lua | router | git-http) echo "$1" ;;
     prometheus | promtool) echo prometheus ;;
     prometheus-operator-crds.yaml) echo prometheus-operator ;;
+    source-controller | kustomize-controller) echo "flux-${1%-controller}" ;;
     *) echo kubernetes ;;
   esac
 }
@@ -38,7 +39,8 @@ recipe() {
   case $name in
     etcd) package=go.etcd.io/etcd/server/v3 ;;
     coredns) package=github.com/coredns/coredns ;;
-    kstatus | argocd-lua) package=. ;;
+    kstatus | argocd-lua | router | git-http) package=. ;;
+    source-controller | kustomize-controller) package=github.com/fluxcd/$name ;;
     helm)
       helm=$(version helm helm.sh/helm/v4)
       package=helm.sh/helm/v4/cmd/helm
@@ -73,7 +75,8 @@ cold_time() { # NAME: what a person with empty Go caches and 2 idle cores waits,
     prometheus) echo '3 min' ;;
     helm-unittest) echo '1 min' ;;
     pause) echo '1 s' ;;
-    argocd-lua) echo '5 s' ;;
+    argocd-lua | router | git-http) echo '5 s' ;;
+    source-controller | kustomize-controller) echo '4 min' ;;
     *) echo '30 s' ;;
   esac
 }

@@ -68,3 +68,21 @@ start() {
   setpriv --pdeathsig KILL -- bash -c '[ "$PPID" = "$1" ] || exit 1; shift; exec "$@"' guard "$$" "$@" >"$name.log" 2>&1 </dev/null &
   printf -v "${name}_pid" %s $!
 }
+
+# ---- images, where there is no engine (image.sh, cluster.sh, postgres-image.sh) ----
+
+# oci_archive BUILD ROOT TAG ARCHIVE CREATED CONFIG...: an image of one layer, the files of directory ROOT as root's, as an OCI archive. CONFIG
+# are arguments of `umoci config`. The same files and CREATED give the same bytes. Not by `umoci insert`: that of Debian 12 leaves
+# off the end of the layer's tar. BUILD is a directory to work in, which is left for the caller to remove.
+oci_archive() {
+  local build=$1 root=$2 tag=$3 archive=$4 created=$5
+  local same=(--sort=name "--mtime=$created" --owner=0 --group=0 --numeric-owner)
+  shift 5
+  (cd "$root" && tar "${same[@]}" -cf "$build/layer.tar" -- *)
+  umoci init --layout "$build/oci"
+  umoci new --image "$build/oci:$tag"
+  umoci raw add-layer --image "$build/oci:$tag" --history.created "$created" --history.created_by testbed "$build/layer.tar"
+  umoci config --image "$build/oci:$tag" --created "$created" --no-history "$@"
+  umoci gc --layout "$build/oci"
+  tar -C "$build/oci" "${same[@]}" -cf "$archive" .
+}

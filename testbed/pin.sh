@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# testbed/pin.sh KUBERNETES ETCD HELM COREDNS KSTATUS LUA HELM-UNITTEST PROMETHEUS PROMETHEUS-OPERATOR
-#   e.g.  pin.sh 1.37.1 3.7.3 4.3.1 1.15.0 0.37.2 1.1.2 1.1.2 0.315.0 0.94.0
+# testbed/pin.sh KUBERNETES ETCD HELM COREDNS KSTATUS LUA HELM-UNITTEST PROMETHEUS PROMETHEUS-OPERATOR FLUX
+#   e.g.  pin.sh 1.37.1 3.7.3 4.3.1 1.15.0 0.37.2 1.1.2 1.1.2 0.315.0 0.94.0 1.9.4
 # Writes the go.mod and go.sum of each part. Run it to change a version; commit the result.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -25,13 +25,24 @@ begin() { mkdir -p "$1"; cd "$1"; rm -f go.mod go.sum; go mod init "testbed/$1" 
 # Programs of ours, whose main.go stands beside their go.mod.
 (begin kstatus; go get "sigs.k8s.io/cli-utils@v$5"; go mod tidy)
 (begin argocd-lua; go get "github.com/yuin/gopher-lua@v$6" layeh.com/gopher-json@97fed8db8427; go mod tidy)
-# What its own go.mod replaces, ours must replace too: a replacement holds for the main module only.
+# What its own go.mod replaces, ours must replace too: a replacement holds for the main module only. One by a directory of
+# its own (Flux's ./api) is none to us: that directory is published beside it.
 replaced() { # MODULE@VERSION
   go mod edit -json "$(go mod download -json "$1" | jq -er .GoMod)" |
-    jq -r '.Replace // [] | .[] | "\(.Old.Path)\(if .Old.Version then "@" + .Old.Version else "" end)=\(.New.Path)@\(.New.Version)"' |
+    jq -r '.Replace // [] | .[] | select(.New.Version) | "\(.Old.Path)\(if .Old.Version then "@" + .Old.Version else "" end)=\(.New.Path)@\(.New.Version)"' |
     while read -r r; do go mod edit -replace "$r"; done
 }
 (begin helm-unittest; m=github.com/helm-unittest/helm-unittest; replaced "$m@v$7"; go get -tool "$m/cmd/helm-unittest@v$7")
 (begin prometheus; m=github.com/prometheus/prometheus; replaced "$m@v$8"; go get -tool "$m/cmd/prometheus@v$8" "$m/cmd/promtool@v$8")
 # Only its files are wanted, nothing is compiled: no requirement of its own is asked for.
 (begin prometheus-operator; m=github.com/prometheus-operator/prometheus-operator; go mod edit -require "$m@v$9"; go mod download "$m")
+# 0.18.2 of pkg/artifact, which Flux 1.9.4 asks for, is not to be had from the module proxy.
+flux() { # NAME VERSION
+  begin "flux-$1"
+  local m=github.com/fluxcd/$1-controller
+  replaced "$m@v$2"
+  go mod edit -replace github.com/fluxcd/pkg/artifact=github.com/fluxcd/pkg/artifact@v0.18.1
+  go get -tool "$m@v$2"
+}
+(flux source "${10}")
+(flux kustomize "${10}")

@@ -10,7 +10,8 @@
 # `obey` does the same with everything on that keeps committed rows. It reads lines: `stop fast` (as an administrator does)
 # and `stop immediate` (as a crash does) answer `stopped`, `start` answers `ready URI` again, with the data and the port
 # there were; it ends, too, with its stdin. TEMPLATE is the DIR of another one that is stopped: it begins as a copy of that.
-# TESTBED_OFF names a setting that is off all the same, such as fsync.
+# TESTBED_OFF names a setting that is off all the same, such as fsync. TESTBED_ADDRESS is an address of this machine to listen on
+# instead of loopback; the 254 neighbours of it may log in, too.
 set -euo pipefail
 cd_from=$PWD
 cd "$(dirname "$0")"
@@ -30,7 +31,7 @@ case "${1:-} $#" in
   *) die "$usage" ;;
 esac
 [ -z "${TESTBED_OFF:-}" ] || settings+=(-c "$TESTBED_OFF=off")
-mode=$1 dir=$2 template=${3:-}
+mode=$1 dir=$2 template=${3:-} address=${TESTBED_ADDRESS:-127.0.0.1}
 [ -z "$template" ] || template=$(cd "$template" && pwd)
 starter=${TESTBED_PARENT:-$PPID}
 ! starter_gone || die "process $starter, which is said to have started this one, is gone"
@@ -63,30 +64,31 @@ else
   # Small segments of the log: a copy of a template is mostly log otherwise. A server under load would do nothing but change them.
   "${as_user[@]}" "$bin/initdb" -D data -U chronos -A scram-sha-256 --pwfile=password -E UTF8 --no-locale --no-sync --wal-segsize="$segment" \
     >initdb.log 2>&1 || { cat initdb.log >&2; die "initdb failed"; }
+  [ "$address" = 127.0.0.1 ] || echo "host all all $address/24 scram-sha-256" >>data/pg_hba.conf
 fi
 password=$(<password)
 
 # Below the ports that the kernel gives to outgoing connections, or one of those could sit on ours while we are stopped.
 port=$(python3 -c '
-import random, socket
+import random, socket, sys
 while True:
     port = random.randrange(12000, 32000)
     try:
-        socket.socket().bind(("127.0.0.1", port))
+        socket.socket().bind((sys.argv[1], port))
     except OSError:
         continue
     print(port)
-    break')
+    break' "$address")
 
 serve() { # until it takes connections; then says so
   local deadline=$((SECONDS + READY_SECONDS))
-  start postgres "${as_user[@]}" "$bin/postgres" -D "$dir/data" -c listen_addresses=127.0.0.1 -c port="$port" \
+  start postgres "${as_user[@]}" "$bin/postgres" -D "$dir/data" -c listen_addresses="$address" -c port="$port" \
     -c unix_socket_directories= "${settings[@]}"
-  until "$bin/pg_isready" -q -h 127.0.0.1 -p "$port"; do
+  until "$bin/pg_isready" -q -h "$address" -p "$port"; do
     if gone "$postgres_pid" || [ "$SECONDS" -ge "$deadline" ]; then tail -n 15 postgres.log >&2; die "Postgres did not start"; fi
     pause 0.05
   done
-  echo "ready postgres://chronos:$password@127.0.0.1:$port"
+  echo "ready postgres://chronos:$password@$address:$port"
 }
 
 halt() { # SIGNAL: and waits until it is gone

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # testbed/setup.sh GROUP...   installs the Debian packages that are missing and checks the Rust toolchain
 #   test      what `make test`, `make lint` and `make demo` need
+#   image     what `make image` needs besides where neither docker, podman nor buildah works
 #   cluster   what testbed/cluster.sh needs besides
 #   fuzz      what `make fuzz` needs besides
 # When nothing is missing it changes nothing and needs neither root nor the network.
@@ -14,10 +15,11 @@ packages() { # GROUP: its Debian packages
   case $1 in
     test) echo bash ca-certificates curl diffutils faketime findutils gcc git iproute2 jq libc6-dev make openssl postgresql \
       procps python3 python3-venv shellcheck util-linux ;;
+    image) echo umoci ;;
     # iptables: the CNI plugin that masquerades the pods' addresses calls it.
     cluster) echo containerd containernetworking-plugins iptables nftables runc umoci ;;
     fuzz) echo g++ ;;                                      # libFuzzer is C++
-    *) die "no group '$1': there are test, cluster and fuzz" ;;
+    *) die "no group '$1': there are test, image, cluster and fuzz" ;;
   esac
 }
 

@@ -8,8 +8,11 @@ mod check;
 mod cluster;
 mod dispatch;
 mod explain;
+mod finalizers;
 mod fires;
+mod migrate;
 mod next;
+mod reference;
 mod words;
 
 use std::{
@@ -27,9 +30,7 @@ use crate::{
     config::{Given, SETTINGS, flag},
     crd, dev,
     domain::invalid::Invalid,
-    http, run,
-    store::Store,
-    telemetry,
+    http, run, telemetry,
 };
 
 /// Chronos wakes agents on time: alarms go in as Kubernetes resources or over HTTP, and at the due
@@ -75,12 +76,7 @@ database, with CHRONOS_ROUTER_WAKE_URL wakes go there. It says so.")]
     /// Runs the roles controller, dispatch and api, or those that --roles names
     Run(RunArgs),
     /// Brings the database's schema up to this version; safe to run by many at once
-    #[command(after_help = "\
-Reads CHRONOS_POSTGRES_URI, or the file that CHRONOS_POSTGRES_URI_FILE names.
-
-Example:
-  CHRONOS_POSTGRES_URI=postgres://user:password@host:5432/name chronosd migrate")]
-    Migrate,
+    Migrate(migrate::Options),
     /// Checks what `run` needs: configuration, database, schema, CRDs, router
     Check(check::Options),
     /// Enrols, lists, suspends, resumes and removes agents; gives one another key
@@ -116,6 +112,9 @@ Example:
   chronosd cluster adopt 0b7c4a5e-3c1f-4d52-9a39-6d0f3a1f7f10"
     )]
     Cluster(cluster::Command),
+    /// Lets go of all Alarms and Agents of a cluster before the operator is uninstalled
+    #[command(subcommand)]
+    Finalizers(finalizers::Command),
     /// Holds all deliveries for maintenance, or lets them go on
     #[command(subcommand)]
     Dispatch(dispatch::Switch),
@@ -125,6 +124,9 @@ Example:
     /// Prints the HTTP facade's OpenAPI document, as the facade serves it at /openapi.json
     #[command(after_help = "Example:\n  chronosd openapi > openapi.json")]
     Openapi,
+    /// Writes the pages of docs/reference
+    #[command(hide = true)]
+    Reference(reference::Options),
 }
 
 #[derive(Args)]
@@ -192,11 +194,13 @@ fn start(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         }
         Command::Crd(args) => print_crds(args.out_dir),
         Command::Openapi => print(http::openapi::text()),
-        Command::Migrate => on_runtime(migrate(given(&BTreeMap::new()))),
+        Command::Reference(options) => reference::reference(&options, Cli::command()),
+        Command::Migrate(options) => on_runtime(migrate::migrate(options, given(&BTreeMap::new()))),
         Command::Check(options) => return on_runtime(check::check(options, || given(&BTreeMap::new()))),
         Command::Agent(command) => return on_runtime(agent::agent(command, given(&BTreeMap::new()))),
         Command::Alarm(command) => return on_runtime(alarm::alarm(command, given(&BTreeMap::new()))),
         Command::Cluster(command) => return on_runtime(cluster::cluster(command, given(&BTreeMap::new()))),
+        Command::Finalizers(command) => return on_runtime(finalizers::finalizers(command, given(&BTreeMap::new()))),
         Command::Dispatch(switch) => on_runtime(dispatch::dispatch(switch, given(&BTreeMap::new()))),
         Command::Dev(options) => {
             let given = given(&options.flags());
@@ -235,14 +239,6 @@ async fn run_roles(given: Given, kubeconfig: Option<PathBuf>) -> anyhow::Result<
     let config = given.check()?;
     let cluster = kubeconfig.map_or(run::Cluster::Environment, run::Cluster::Kubeconfig);
     run::start(config, cluster).await?.until_stopped().await
-}
-
-async fn migrate(given: Given) -> anyhow::Result<()> {
-    telemetry::init(given.log_filter())?;
-    let database = given.database()?;
-    Store::connect(&database, "migrate", 1).await?.migrate().await?;
-    println!("the database's schema is up to date");
-    Ok(())
 }
 
 fn print_crds(out_dir: Option<PathBuf>) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! What the operator's commands have in common: arguments that are read once, answers in words and columns, the way to the database.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use chrono::{DateTime, Datelike, Utc};
 
@@ -70,6 +70,33 @@ pub fn fire_at(text: &str) -> Result<DateTime<Utc>, String> {
         ));
     }
     Ok(instant)
+}
+
+/// A length of time: `90s`, `2m`, `1h30m`, or `0`.
+pub fn span(text: &str) -> Result<Duration, String> {
+    const UNITS: [(char, u64); 3] = [('h', 3600), ('m', 60), ('s', 1)];
+    /// A day: whoever waits longer has forgotten about it.
+    const LONGEST: u64 = 86_400;
+    let wrong = || "is no length of time; give one such as 90s, 2m or 1h30m".to_owned();
+    let (mut seconds, mut rest) = (0_u64, text);
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if text.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let (number, behind) = rest.split_at(digits);
+        let (unit, length) = UNITS.into_iter().find(|(unit, _)| behind.starts_with(*unit)).ok_or_else(wrong)?;
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        seconds = number.checked_mul(length).and_then(|part| seconds.checked_add(part)).ok_or_else(wrong)?;
+        rest = &behind[unit.len_utf8()..];
+    }
+    if seconds > LONGEST {
+        return Err("is longer than a day; give at most 24h".to_owned());
+    }
+    Ok(Duration::from_secs(seconds))
 }
 
 pub fn status(text: &str) -> Result<Status, String> {
@@ -157,6 +184,17 @@ mod tests {
     fn nothing_fires_after_the_end_of_the_calendar() {
         assert!(fire_at("2100-12-31T23:59:59Z").is_ok());
         assert!(fire_at("2101-01-01T00:00:00Z").is_err_and(|why| why.starts_with("lies after the year 2100")));
+    }
+
+    #[test]
+    fn a_length_of_time_has_a_unit_and_is_no_longer_than_a_day() {
+        let seconds = |text| span(text).map(|span| span.as_secs());
+        let read = ["0", "0s", "90s", "2m", "1h30m", "24h"].map(seconds);
+        assert_eq!(read, [0, 0, 90, 120, 5400, 86_400].map(Ok));
+        for wrong in ["", "90", "s", "-1s", "1.5s", "1d", "90 s", "99999999999999999999s", "9999999999999999999h"] {
+            assert!(seconds(wrong).is_err_and(|why| why.starts_with("is no length of time")), "{wrong}");
+        }
+        assert!(seconds("24h1s").is_err_and(|why| why.starts_with("is longer than a day")));
     }
 
     #[test]

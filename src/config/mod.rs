@@ -138,6 +138,15 @@ pub struct Controller {
     pub orphan_grace: Duration,
 }
 
+/// Which parts of a cluster are ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Namespaces of Alarms and Agents; empty: all.
+    pub watched: Vec<String>,
+    /// Where the operator itself is; `None`: where the cluster's credentials say.
+    pub home: Option<String>,
+}
+
 /// Sessions that follow up by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Autonomy {

@@ -25,6 +25,7 @@ mod audit;
 mod backoff;
 mod events;
 mod feed;
+pub mod release;
 mod scope;
 mod status;
 mod sweep;

@@ -134,6 +134,28 @@ impl Error {
         matches!(self, Self::Timeout { .. })
     }
 
+    /// Whether somebody who has just started a database may get another answer in a moment. One that answers, and knows neither us nor
+    /// our database, will say the same again.
+    pub fn may_come_up(&self) -> bool {
+        match self {
+            Self::Connect { source, .. } => {
+                let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code);
+                // Nobody listens, the name is not known yet, or whoever listens is no Postgres so far.
+                let unreached =
+                    matches!(source, sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut);
+                unreached || code.is_some_and(|code| is_passing(&code))
+            }
+            Self::NoAnswer { .. } => true,
+            Self::Query { .. } | Self::Timeout { .. } => self.is_away(),
+            Self::Moved
+            | Self::Uri(_)
+            | Self::Unsafe(_)
+            | Self::Migrate(_)
+            | Self::SchemaMissing
+            | Self::LeftBehind { .. } => false,
+        }
+    }
+
     /// Whether the database is away, as against having refused or not understood something.
     pub fn is_away(&self) -> bool {
         match self {
@@ -145,19 +167,21 @@ impl Error {
             | Self::SchemaMissing
             | Self::LeftBehind { .. } => false,
             Self::Query { source, .. } => {
-                // 08: no connection. 25006: a standby that was promoted a moment ago, or a primary that is none any more. 40: a
-                // deadlock, or another order of things; 53: no disk, memory or connections left. 57P0: the server is
-                // shutting down, starting up, or ended the connection. None of them is about what was asked.
-                let ending =
-                    |code: &str| ["08", "25006", "40", "53", "57P0"].iter().any(|class| code.starts_with(class));
                 let code = source.as_database_error().and_then(sqlx::error::DatabaseError::code);
-                let by_server = code.is_some_and(|code| ending(&code));
+                let by_server = code.is_some_and(|code| is_passing(&code));
                 // A connection that breaks off in the middle of an answer, or of a handshake, is told as one that talks nonsense.
                 let broken = matches!(source, sqlx::Error::Io(_) | sqlx::Error::Protocol(_));
                 by_server || broken || matches!(source, sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
             }
         }
     }
+}
+
+/// 08: no connection. 25006: a standby that was promoted a moment ago, or a primary that is none any more. 40: a deadlock, or another
+/// order of things; 53: no disk, memory or connections left. 57P0: the server is shutting down, starting up, or ended the connection.
+/// None of them is about what was asked.
+fn is_passing(code: &str) -> bool {
+    ["08", "25006", "40", "53", "57P0"].iter().any(|class| code.starts_with(class))
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -167,7 +191,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Store {
     pool: PgPool,
     trouble: Trouble,
+    word: Arc<Mutex<Word>>,
     horizon: hints::Horizon,
+}
+
+/// What was last heard of the database, or not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Word {
+    answered_at: Option<Instant>,
+    away_at: Option<Instant>,
+}
+
+impl Word {
+    /// Whether that is proof enough at this instant: an answer, so long ago at most, and no silence since.
+    fn is_good(self, now: Instant, within: Duration) -> bool {
+        let answered = self.answered_at.filter(|at| now.saturating_duration_since(*at) <= within);
+        answered.is_some_and(|answered| self.away_at.is_none_or(|away| away < answered))
+    }
 }
 
 /// When a question last got no answer. A pool asks each connection whether it still stands before it hands it out, which is a statement
@@ -237,7 +277,8 @@ impl Store {
             .connect_with(options)
             .await
             .map_err(|source| Error::Connect { at, source })?;
-        let store = Self { pool, trouble, horizon: hints::Horizon::new(database.hints) };
+        let word = Arc::new(Mutex::new(Word { answered_at: Some(Instant::now()), away_at: None }));
+        let store = Self { pool, trouble, word, horizon: hints::Horizon::new(database.hints) };
         if !database.allow_unsafe {
             store.refuse_unsafe().await?;
         }
@@ -314,7 +355,12 @@ impl Store {
         doing: &'static str,
         question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T> {
-        let mut connection = self.pool.acquire().await.map_err(|source| Error::Query { doing, source })?;
+        let mut connection = self
+            .pool
+            .acquire()
+            .await
+            .map_err(|source| Error::Query { doing, source })
+            .inspect_err(|error| self.note(error))?;
         let mut guard = CloseUnlessDone { connection: &mut connection, done: false };
         let answer = match tokio::time::timeout(within, question(guard.connection)).await {
             Ok(answer) => {
@@ -323,11 +369,34 @@ impl Store {
             }
             Err(_elapsed) => Err(Error::Timeout { doing, within }),
         };
-        answer.inspect_err(|error| {
-            if error.is_away() {
-                self.trouble.note();
+        match &answer {
+            Ok(_) => self.note_answer(),
+            Err(error) => {
+                if error.is_away() {
+                    self.trouble.note();
+                }
+                self.note(error);
             }
-        })
+        }
+        answer
+    }
+
+    /// Whether the database has answered one of our questions in this time, and has not left one unanswered since.
+    pub fn answered_within(&self, within: Duration) -> bool {
+        self.word.lock().unwrap_or_else(PoisonError::into_inner).is_good(Instant::now(), within)
+    }
+
+    fn note(&self, error: &Error) {
+        // A refusal is an answer, too.
+        if error.is_away() {
+            self.word.lock().unwrap_or_else(PoisonError::into_inner).away_at = Some(Instant::now());
+        } else {
+            self.note_answer();
+        }
+    }
+
+    fn note_answer(&self) {
+        self.word.lock().unwrap_or_else(PoisonError::into_inner).answered_at = Some(Instant::now());
     }
 
     /// How many connections there may be.
@@ -387,4 +456,35 @@ async fn page<T>(
 /// For values that stand in a row and cannot be read.
 fn unreadable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
     sqlx::Error::Decode(why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_good_for_a_while_and_until_a_question_stays_unanswered() {
+        const WITHIN: Duration = Duration::from_secs(5);
+        let (answered, second) = (Instant::now(), Duration::from_secs(1));
+        let good = Word { answered_at: Some(answered), away_at: None };
+        assert!(good.is_good(answered, WITHIN) && good.is_good(answered + WITHIN, WITHIN));
+        assert!(!good.is_good(answered + WITHIN + second, WITHIN));
+        let silent = Word { away_at: Some(answered + second), ..good };
+        assert!(!silent.is_good(answered + second, WITHIN));
+        let back = Word { answered_at: Some(answered + second * 2), ..silent };
+        assert!(back.is_good(answered + second * 2, WITHIN));
+        assert!(!Word::default().is_good(answered, WITHIN));
+    }
+
+    #[test]
+    fn a_database_that_nobody_can_reach_may_come_up_and_one_that_does_not_know_us_will_not() {
+        let connect = |source| Error::Connect { at: "host:5432".to_owned(), source };
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert!(connect(sqlx::Error::Io(refused)).may_come_up());
+        assert!(Error::NoAnswer { at: "host:5432".to_owned() }.may_come_up());
+        assert!(!connect(sqlx::Error::Configuration("no such thing".into())).may_come_up());
+        assert!(!Error::SchemaMissing.may_come_up() && !Error::Unsafe("fsync".to_owned()).may_come_up());
+        assert!(is_passing("57P03"), "it is starting up");
+        assert!(!is_passing("28P01") && !is_passing("3D000"), "a wrong password, a database that is not there");
+    }
 }

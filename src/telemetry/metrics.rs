@@ -17,6 +17,10 @@ use crate::domain::{alarm::Status, occurrence::Outcome};
 /// What `lease` may be.
 pub const LEASES: [&str; 2] = ["chronos-dispatch", "chronos-controller"];
 
+/// What `pool` may be: a pool of each role that runs, one for probes, one that hears hints for streams.
+pub const POOLS: [&str; 5] = ["api", "controller", "dispatch", "probes", "streams"];
+const POOL_STATES: [&str; 2] = ["idle", "in_use"];
+
 /// From a millisecond to ten minutes; 25 ms is what a wake should not be later than.
 const LATENESS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
@@ -60,19 +64,63 @@ struct Metric {
     name: &'static str,
     kind: Kind,
     unit: Unit,
+    labels: &'static [Label],
     help: &'static str,
 }
 
+/// Its name, and all that it may be.
+type Label = (&'static str, fn() -> Vec<&'static str>);
+
+/// A metric as a person reads of it.
+pub struct Described {
+    pub name: &'static str,
+    pub kind: &'static str,
+    /// Each with all that it may be.
+    pub labels: Vec<(&'static str, Vec<&'static str>)>,
+    pub help: &'static str,
+}
+
+/// Every metric there is.
+pub fn described() -> Vec<Described> {
+    let described = |metric: &Metric| Described {
+        name: metric.name,
+        kind: match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        },
+        labels: metric.labels.iter().map(|(name, values)| (*name, values())).collect(),
+        help: metric.help,
+    };
+    ALL.iter().map(described).collect()
+}
+
 const fn total(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Counter, unit: Unit::Count, help }
+    Metric { name, kind: Kind::Counter, unit: Unit::Count, labels: &[], help }
 }
 
 const fn level(name: &'static str, unit: Unit, help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, unit, help }
+    Metric { name, kind: Kind::Gauge, unit, labels: &[], help }
 }
 
 const fn spread(name: &'static str, unit: Unit, buckets: &'static [f64], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram(buckets), unit, help }
+    Metric { name, kind: Kind::Histogram(buckets), unit, labels: &[], help }
+}
+
+const fn by(labels: &'static [Label], metric: Metric) -> Metric {
+    Metric { labels, ..metric }
+}
+
+fn outcomes() -> Vec<&'static str> {
+    Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect()
+}
+
+fn send_outcomes() -> Vec<&'static str> {
+    SendOutcome::ALL.iter().map(|outcome| outcome.as_str()).collect()
+}
+
+fn statuses() -> Vec<&'static str> {
+    Status::ALL.iter().map(|status| status.as_str()).collect()
 }
 
 const WAKE_LATENESS: Metric = spread(
@@ -87,7 +135,8 @@ const WAKE_DURATION: Metric = spread(
     DURATIONS,
     "How long an attempt took, from the connection to the end of the answer",
 );
-const DELIVERIES: Metric = total("chronos_deliveries_total", "Attempts that were settled, by outcome");
+const DELIVERIES: Metric =
+    by(&[("outcome", outcomes)], total("chronos_deliveries_total", "Attempts that were settled, by outcome"));
 const IN_FLIGHT: Metric = level("chronos_deliveries_in_flight", Unit::Count, "Attempts under way in this replica");
 const SETTLE_BATCH: Metric =
     spread("chronos_settle_batch_size", Unit::Count, BATCH_SIZES, "Attempts settled by one statement");
@@ -104,10 +153,13 @@ const ALARMS_EXHAUSTED: Metric =
 const ALARMS_UNREADABLE: Metric = total("chronos_alarms_unreadable_total", "Claimed rows that could not be decoded");
 const TIMERS_PROMOTED: Metric =
     total("chronos_timers_promoted_total", "Timers of sessions that became events of their session");
-const ALARMS: Metric = level(
-    "chronos_alarms",
-    Unit::Count,
-    "Alarms by status, counted once a minute by one replica (estimated when there are many)",
+const ALARMS: Metric = by(
+    &[("status", statuses)],
+    level(
+        "chronos_alarms",
+        Unit::Count,
+        "Alarms by status, counted once a minute by one replica (estimated when there are many)",
+    ),
 );
 const ALARMS_DUE: Metric = level(
     "chronos_alarms_due",
@@ -117,12 +169,15 @@ const ALARMS_DUE: Metric = level(
 const OLDEST_DUE_AGE: Metric =
     level("chronos_oldest_due_age_seconds", Unit::Seconds, "How long the oldest alarm that is due has been so");
 const DISPATCH_HELD: Metric = level("chronos_dispatch_held", Unit::Count, "1 while dispatch is held for maintenance");
-const LEADER: Metric = level("chronos_leader", Unit::Count, "1 while this replica holds the lease");
+const LEADER: Metric =
+    by(&[("lease", || LEASES.to_vec())], level("chronos_leader", Unit::Count, "1 while this replica holds the lease"));
 const CLOCK_SKEW: Metric = level(
     "chronos_database_clock_skew_seconds",
     Unit::Seconds,
     "How far this machine's clock is ahead of the database's, which alone decides what is due",
 );
+const DATABASE_REACHABLE: Metric =
+    level("chronos_database_reachable", Unit::Count, "1 while the database answers this replica, whatever its roles");
 const STATUS_LAG: Metric = spread(
     "chronos_status_lag_seconds",
     Unit::Seconds,
@@ -141,10 +196,14 @@ const DUPLICATES: Metric = level(
     "Alarms of this cluster that another cluster has too, under the same owner, namespace and name",
 );
 const STREAMS: Metric = level("chronos_streams", Unit::Count, "Streams of sessions that are open in this replica");
-const STREAM_SENDS: Metric =
-    total("chronos_stream_sends_total", "Sends that went out over the stream of a session, by what became of them");
-const POOL: Metric =
-    level("chronos_pool_connections", Unit::Count, "Connections to the database, by pool and by what they are doing");
+const STREAM_SENDS: Metric = by(
+    &[("outcome", send_outcomes)],
+    total("chronos_stream_sends_total", "Sends that went out over the stream of a session, by what became of them"),
+);
+const POOL: Metric = by(
+    &[("pool", || POOLS.to_vec()), ("state", || POOL_STATES.to_vec())],
+    level("chronos_pool_connections", Unit::Count, "Connections to the database, by pool and by what they are doing"),
+);
 
 const ALL: &[Metric] = &[
     WAKE_LATENESS,
@@ -166,6 +225,7 @@ const ALL: &[Metric] = &[
     DISPATCH_HELD,
     LEADER,
     CLOCK_SKEW,
+    DATABASE_REACHABLE,
     STATUS_LAG,
     STATUSES_WRITTEN,
     ORPHANS_SWEPT,
@@ -233,12 +293,17 @@ fn start_at_zero() {
     for outcome in SendOutcome::ALL {
         counter!(STREAM_SENDS.name, "outcome" => outcome.as_str()).increment(0);
     }
+    for controllers in [STATUSES_WRITTEN, ORPHANS_SWEPT] {
+        counter!(controllers.name).increment(0);
+    }
+    duplicates(0);
     streams(0);
     in_flight(0);
     alarms_due(0);
     oldest_due_age(Duration::ZERO);
     dispatch_held(false);
     database_clock_skew(0.0);
+    database_reachable(false);
 }
 
 /// A delivery was settled. `lateness` is that of the first attempt at an occurrence; a retry has none of its own.
@@ -317,6 +382,10 @@ pub fn database_clock_skew(seconds: f64) {
     gauge!(CLOCK_SKEW.name).set(seconds);
 }
 
+pub fn database_reachable(reachable: bool) {
+    gauge!(DATABASE_REACHABLE.name).set(f64::from(u8::from(reachable)));
+}
+
 pub fn status_lag(lag: Duration) {
     histogram!(STATUS_LAG.name).record(lag.as_secs_f64());
 }
@@ -342,7 +411,7 @@ pub fn stream_send(outcome: SendOutcome) {
 }
 
 pub fn pool(role: &'static str, idle: u32, in_use: u32) {
-    for (state, now) in [("idle", idle), ("in_use", in_use)] {
+    for (state, now) in POOL_STATES.into_iter().zip([idle, in_use]) {
         gauge!(POOL.name, "pool" => role, "state" => state).set(f64::from(now));
     }
 }
@@ -350,4 +419,36 @@ pub fn pool(role: &'static str, idle: u32, in_use: u32) {
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and nobody has as many alarms")]
 fn float(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_series_has_the_labels_that_are_told_of_it_and_all_of_their_values() {
+        let recorder = recorder();
+        ::metrics::with_local_recorder(&recorder, || POOLS.into_iter().for_each(|role| pool(role, 0, 0)));
+        let text = recorder.handle().render();
+        for metric in described().iter().filter(|metric| metric.kind != "histogram") {
+            // Each value of each label with each of the others: `pool="api",state="idle"`.
+            let mut told = vec![String::new()];
+            for (name, values) in &metric.labels {
+                let with = |one: &String| {
+                    let comma = if one.is_empty() { "" } else { "," };
+                    values.iter().map(|value| format!("{one}{comma}{name}=\"{value}\"")).collect::<Vec<_>>()
+                };
+                told = told.iter().flat_map(with).collect();
+            }
+            let series = text.lines().filter_map(|line| line.strip_prefix(metric.name)?.rsplit_once(' '));
+            let labels = series.filter_map(|(labels, _)| match labels {
+                "" => Some(""),
+                labels => labels.strip_prefix('{')?.strip_suffix('}'),
+            });
+            let told: BTreeSet<&str> = told.iter().map(String::as_str).collect();
+            assert_eq!(labels.collect::<BTreeSet<_>>(), told, "{}: {text}", metric.name);
+        }
+    }
 }

@@ -26,7 +26,8 @@ use crate::{domain::rfc3339, store::Store};
 
 /// A database that takes longer than this to say whether dispatch is held is not ready for alarms.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Histograms keep every value until somebody looks. So that nobody's not looking fills the memory, we look as often as this.
+/// Histograms keep every value until somebody looks. So that nobody's not looking fills the memory, we look as often as this. And so often
+/// it is told whether the database is there: `/metrics` asks nobody, and what it shows is no older.
 const UPKEEP: Duration = Duration::from_secs(5);
 /// The text format that every Prometheus reads.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -48,6 +49,12 @@ impl Pools {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((role, store.clone()));
     }
 
+    /// Whether the database has answered anybody lately.
+    fn hear(&self, within: Duration) -> bool {
+        let stores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.iter().any(|(_, store)| store.answered_within(within))
+    }
+
     fn sample(&self) {
         for (role, store) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let (idle, in_use) = store.connections();
@@ -63,14 +70,17 @@ pub async fn serve(
     recorded: PrometheusHandle,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
+    // We have connected, or would not be here: no alert while a process starts.
+    metrics::database_reachable(true);
+    let upkeep = upkeep(recorded.clone(), pools.clone(), readiness.store.clone());
     let router = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready).with_state(readiness))
-        .route("/metrics", get(scrape).with_state((pools, recorded.clone())));
+        .route("/metrics", get(scrape).with_state((pools, recorded)));
     let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
     tokio::select! {
         ended = serving => ended,
-        () = upkeep(recorded) => unreachable!("upkeep has no end"),
+        () = upkeep => unreachable!("upkeep has no end"),
     }
 }
 
@@ -93,11 +103,17 @@ async fn scrape(State((pools, recorded)): State<(Pools, PrometheusHandle)>) -> i
     ([(CONTENT_TYPE, TEXT_FORMAT)], recorded.render())
 }
 
-async fn upkeep(recorded: PrometheusHandle) {
+async fn upkeep(recorded: PrometheusHandle, pools: Pools, store: Store) {
     let mut looks = interval(UPKEEP);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         recorded.run_upkeep();
+        metrics::database_reachable(is_reachable(&pools, &store).await);
     }
+}
+
+/// Asked only if nobody else has asked: a dispatcher does so every second.
+async fn is_reachable(pools: &Pools, store: &Store) -> bool {
+    pools.hear(UPKEEP) || tokio::time::timeout(PATIENCE, store.now()).await.is_ok_and(|answer| answer.is_ok())
 }

@@ -5,6 +5,7 @@
 
 mod architecture;
 mod bad_input;
+mod chart;
 mod cli;
 mod controller;
 mod dev;

@@ -1,31 +1,59 @@
-//! `rbac/operator.yaml` against what the operator does: it lives a whole life under its own account, and the API server's audit log
-//! tells what it asked for. Whatever it asked for is granted, and whatever is granted it asked for.
+//! What the chart grants against what the operator does: it lives a whole life under its own account, and the API server's audit log
+//! tells what it asked for. Whatever it asked for is granted, and whatever is granted it asked for; in the whole cluster as in one that
+//! it may see only one namespace of.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use chronos::crd::{FIRE_REQUESTED_AT, Phase};
-use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
+use k8s_openapi::api::{
+    authorization::v1::ResourceAttributes,
+    rbac::v1::{ClusterRole, PolicyRule, Role},
+};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{AgentKey, ControlPlane, Daemon, Namespace, Reply, World, eventually};
+use crate::{
+    chart,
+    support::{AgentKey, ControlPlane, Daemon, Namespace, Reply, World, eventually},
+};
 
-const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/rbac/operator.yaml");
-/// As the manifest names it.
 const HOME: &str = "chronos-system";
 const OPERATOR: &str = "system:serviceaccount:chronos-system:chronos";
 const LEASES: [&str; 2] = ["chronos-dispatch", "chronos-controller"];
 
 #[tokio::test]
 async fn the_operator_uses_every_right_it_is_given_and_needs_no_other() {
+    lives_by_its_rights(Watched::All).await;
+}
+
+/// The only right in the whole cluster is to read the namespace whose uid is the cluster's id.
+#[tokio::test]
+async fn an_operator_of_one_namespace_needs_rights_in_that_one_alone() {
+    lives_by_its_rights(Watched::One).await;
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Watched {
+    All,
+    One,
+}
+
+async fn lives_by_its_rights(watched: Watched) {
     let audit = Audit::new();
     let plane = ControlPlane::start_with(&audit.flags()).await;
     let home = Namespace::named(plane.kubeconfig(), HOME).await;
-    grant(&home).await;
+    let stage = Stage { namespace: plane.bare_namespace().await, ann: AgentKey::of("ann") };
+    let manifest = manifest(watched, &stage.namespace.name).await;
+    let granted = granted(&manifest);
+    if watched == Watched::One {
+        let wide: Vec<_> = granted.iter().filter(|(_, wide)| *wide).map(|(right, _)| right.as_str()).collect();
+        assert_eq!(wide, ["get namespaces kube-system"]);
+    }
+    grant(&home, &manifest, watched, &stage.namespace.name).await;
     tokio::select! {
-        () = life(&plane, &home) => {}
+        () = life(&plane, &home, &stage, watched) => {}
         // What is refused is tried again and again: nothing that the life waits for would come.
         refused = audit.refused() => panic!("the operator was refused: {refused}"),
     }
@@ -33,7 +61,7 @@ async fn the_operator_uses_every_right_it_is_given_and_needs_no_other() {
     let refused: Vec<_> = requests.iter().filter(|request| request.refused()).collect();
     assert!(refused.is_empty(), "the operator was refused: {refused:?}");
     let used: BTreeSet<_> = requests.iter().map(Request::right).collect();
-    let granted = granted();
+    let granted: BTreeSet<_> = granted.into_iter().map(|(right, _)| right).collect();
     let (unused, missing): (Vec<_>, Vec<_>) =
         (granted.difference(&used).collect(), used.difference(&granted).collect());
     assert!(
@@ -42,21 +70,48 @@ async fn the_operator_uses_every_right_it_is_given_and_needs_no_other() {
     );
 }
 
-/// Applies the manifest as its first lines say, and waits until both bindings count.
-async fn grant(home: &Namespace) {
-    let (applied, said) = home.kubectl(&["apply", "-f", MANIFEST]).await;
-    assert!(applied, "{said}");
-    let as_operator = format!("--as={OPERATOR}");
-    for object in ["namespaces/kube-system", "leases.coordination.k8s.io/chronos-dispatch"] {
-        eventually(object, || async {
-            home.kubectl(&["auth", "can-i", "get", object, &as_operator]).await.0.then_some(())
-        })
-        .await;
+/// The account and its rights, as the chart has them.
+async fn manifest(watched: Watched, stage: &str) -> String {
+    let values = chart::variant("default");
+    let namespaces = match watched {
+        Watched::All => "watchNamespaces=[]".to_owned(),
+        Watched::One => format!("watchNamespaces=[\"{stage}\"]"),
+    };
+    let shown = ["--show-only", "templates/serviceaccount.yaml", "--show-only", "templates/rbac.yaml"];
+    chart::rendered(HOME, &[&["--values", &values, "--set-json", &namespaces], &shown[..]].concat()).await
+}
+
+/// Applies it, and waits until every binding counts.
+async fn grant(home: &Namespace, manifest: &str, watched: Watched, stage: &str) {
+    // Each object says itself in which namespace it is.
+    let (_folder, path) = chart::file(manifest);
+    for object in chart::objects(manifest) {
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or(HOME);
+        assert!([HOME, stage].contains(&namespace), "{object}");
     }
+    let (applied, said) = home.kubectl_anywhere(&["apply", "-f", path.to_str().unwrap()]).await;
+    assert!(applied, "{said}");
+    let right = |verb: &str, group: &str, resource: &str, name: &str, namespace: &str| ResourceAttributes {
+        verb: Some(verb.to_owned()),
+        group: Some(group.to_owned()),
+        resource: Some(resource.to_owned()),
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        ..Default::default()
+    };
+    for right in [
+        right("get", "", "namespaces", "kube-system", ""),
+        right("get", "coordination.k8s.io", "leases", "chronos-dispatch", HOME),
+        right("list", "chronos.dev", "alarms", "", stage),
+    ] {
+        eventually(&format!("{right:?}"), || async { home.may(OPERATOR, right.clone()).await.then_some(()) }).await;
+    }
+    let everywhere = home.may(OPERATOR, right("list", "chronos.dev", "alarms", "", "")).await;
+    assert_eq!(everywhere, watched == Watched::All);
 }
 
 /// Everything that an operator comes across.
-async fn life(plane: &ControlPlane, home: &Namespace) {
+async fn life(plane: &ControlPlane, home: &Namespace, stage: &Stage, watched: Watched) {
     let world = World::new().await;
     let (made, token) = home.kubectl(&["create", "token", "chronos"]).await;
     assert!(made, "{token}");
@@ -65,13 +120,14 @@ async fn life(plane: &ControlPlane, home: &Namespace) {
         ("KUBECONFIG", kubeconfig.path.to_str().unwrap()),
         ("CHRONOS_NAMESPACE", HOME),
         ("CHRONOS_ORPHAN_GRACE_SECONDS", "1"),
+        ("CHRONOS_WATCH_NAMESPACES", if watched == Watched::One { stage.namespace.name.as_str() } else { "" }),
     ];
     let start = || Daemon::start_unready(&world, "controller,dispatch", &settings);
 
     // It comes before its CRDs, and waits for them.
     let daemon = start().await;
     eventually("it misses the CRDs", || async { (daemon.said("cannot be watched yet") > 0).then_some(()) }).await;
-    let stage = Stage { namespace: plane.namespace().await, ann: AgentKey::of("ann") };
+    plane.install_crds().await;
     eventually("it is ready", || async { (daemon.readiness().await.0 == 200).then_some(()) }).await;
 
     stage.apply("early", "  cronExpr: '@daily'").await;
@@ -267,19 +323,19 @@ fn right(verb: &str, group: &str, resource: &str, name: &str, at_home: bool) -> 
     format!("{verb} {resource}{group}{name}{place}")
 }
 
-/// What the manifest grants: `ClusterRole`: everywhere; `Role`: at home.
-fn granted() -> BTreeSet<String> {
-    let text = std::fs::read_to_string(MANIFEST).unwrap();
+/// What the manifest grants, and whether in the whole cluster.
+fn granted(manifest: &str) -> BTreeSet<(String, bool)> {
     let mut rights = BTreeSet::new();
-    for document in text.split("\n---\n") {
-        let kind = document.lines().find_map(|line| line.strip_prefix("kind: ")).expect("it has a kind");
-        let (rules, at_home) = match kind {
-            "ClusterRole" => (serde_saphyr::from_str::<ClusterRole>(document).unwrap().rules, false),
-            "Role" => (serde_saphyr::from_str::<Role>(document).unwrap().rules, true),
+    for object in chart::objects(manifest) {
+        let wide = object["kind"] == "ClusterRole";
+        let at_home = !wide && object["metadata"]["namespace"] == HOME;
+        let rules = match object["kind"].as_str() {
+            Some("ClusterRole") => serde_json::from_value::<ClusterRole>(object).unwrap().rules,
+            Some("Role") => serde_json::from_value::<Role>(object).unwrap().rules,
             _ => continue,
         };
         for rule in rules.expect("a role without rules is not worth having") {
-            rights.extend(rights_of(&rule, at_home));
+            rights.extend(rights_of(&rule, at_home).into_iter().map(|right| (right, wide)));
         }
     }
     rights

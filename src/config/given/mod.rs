@@ -14,7 +14,7 @@ use std::{
 use secrecy::SecretString;
 use url::Url;
 
-use super::{Config, Controller, Database, Files, Listen, Problems, Roles, SETTINGS};
+use super::{Config, Controller, Database, Files, Listen, Place, Problems, Roles, SETTINGS};
 use crate::domain::alarm::MAX_FAILURES_CAP;
 
 pub use api::{Pem, TLS_CERT, TLS_KEY};
@@ -126,6 +126,14 @@ impl Given {
     pub fn database(mut self) -> Result<Database, Problems> {
         let database = self.read_database();
         if self.problems.is_empty() { Ok(database) } else { Err(Problems(self.problems)) }
+    }
+
+    /// Where in a cluster: all that `chronosd finalizers` needs. What is wrong with other settings is of no concern to it.
+    pub fn place(mut self) -> Result<Place, Problems> {
+        let ours = ["CHRONOS_WATCH_NAMESPACES", "CHRONOS_NAMESPACE"];
+        self.problems.retain(|problem| ours.iter().any(|name| problem.starts_with(name)));
+        let place = Place { watched: self.list("CHRONOS_WATCH_NAMESPACES"), home: self.namespace() };
+        if self.problems.is_empty() { Ok(place) } else { Err(Problems(self.problems)) }
     }
 
     /// Everything that `chronosd run` needs.
@@ -374,6 +382,16 @@ mod tests {
             let told = with("CHRONOS_NAMESPACE", wrong).unwrap_err().0;
             assert!(told[0].starts_with("CHRONOS_NAMESPACE is \""), "{told:?}");
         }
+    }
+
+    #[test]
+    fn whoever_asks_only_for_a_place_hears_nothing_of_other_settings() {
+        let unreadable = ("CHRONOS_TOKEN_FILE", "/nowhere");
+        let place = given(&[unreadable, ("CHRONOS_WATCH_NAMESPACES", "a, b")]).place();
+        assert_eq!(place, Ok(Place { watched: vec!["a".to_owned(), "b".to_owned()], home: None }));
+        // Never taken for all namespaces.
+        let told = given(&[unreadable, ("CHRONOS_WATCH_NAMESPACES_FILE", "/nowhere")]).place().unwrap_err().0;
+        assert!(told.len() == 1 && told[0].starts_with("CHRONOS_WATCH_NAMESPACES_FILE names /nowhere"), "{told:?}");
     }
 
     #[test]

@@ -5,6 +5,8 @@ mod agent;
 mod alarm;
 mod check;
 mod cluster;
+mod finalizers;
+mod migrate;
 
 use std::{fs, process::Stdio};
 
@@ -370,6 +372,7 @@ async fn help_fits_a_terminal_and_shows_by_example() {
         "cluster list --help",
         "cluster forget --help",
         "cluster adopt --help",
+        "finalizers release --help",
     ];
     for arguments in commands {
         let arguments: Vec<&str> = arguments.split(' ').collect();

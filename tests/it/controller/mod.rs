@@ -7,12 +7,14 @@
 //! | [`edits`] | suspend, run now, edits that never fire backwards |
 //! | [`told`] | conditions, attempts, events, and how often a status is written |
 //! | [`faults`] | API server, etcd, Postgres and controllers that die, hang, forget or come back older |
+//! | [`namespaced`] | an operator with rights in a few namespaces only |
 //! | [`clusters`] | two clusters on one database, and one that was built anew |
 
 mod agents;
 mod clusters;
 mod edits;
 mod faults;
+mod namespaced;
 mod told;
 
 use chronos::crd::{AgentStatus, AlarmStatus, FIRE_REQUESTED_AT, Phase};

@@ -12,7 +12,12 @@ use std::{
 
 use chronos::crd::{self, Agent, Alarm, AlarmStatus};
 use k8s_openapi::{
-    api::{coordination::v1::Lease, core::v1::Namespace as KubeNamespace, events::v1::Event},
+    api::{
+        authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+        coordination::v1::Lease,
+        core::v1::Namespace as KubeNamespace,
+        events::v1::Event,
+    },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -137,6 +142,11 @@ impl Namespace {
     /// Whether `kubectl` does this in this namespace, and what it says on both its outputs. It is the test bed's: the one on the
     /// PATH may be any.
     pub async fn kubectl(&self, arguments: &[&str]) -> (bool, String) {
+        self.kubectl_anywhere(&[&["-n", &self.name], arguments].concat()).await
+    }
+
+    /// The same in no namespace, for objects that say themselves where they belong.
+    pub async fn kubectl_anywhere(&self, arguments: &[&str]) -> (bool, String) {
         let assets =
             std::env::var_os("KUBEBUILDER_ASSETS").expect("make sets it: the directory of the test bed's binaries");
         let output = Command::new(Path::new(&assets).join("kubectl"))
@@ -145,7 +155,6 @@ impl Namespace {
             // What it learns of an API server is kept with that server, and is not there for the next one on the same port.
             .arg("--cache-dir")
             .arg(self.kubeconfig.with_file_name("kubectl"))
-            .args(["-n", &self.name])
             .args(arguments)
             .stdin(Stdio::null())
             .output()
@@ -153,6 +162,19 @@ impl Namespace {
             .expect("the test bed has a kubectl");
         let said = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8(said).expect("it speaks text"))
+    }
+
+    /// Whether this user may do that, by the API server's own word.
+    pub async fn may(&self, user: &str, what: ResourceAttributes) -> bool {
+        let spec = SubjectAccessReviewSpec {
+            user: Some(user.to_owned()),
+            resource_attributes: Some(what),
+            ..Default::default()
+        };
+        let review = SubjectAccessReview { spec, ..Default::default() };
+        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let answer = api.create(&PostParams::default(), &review).await.expect("the API server answers");
+        answer.status.expect("it has decided").allowed
     }
 
     /// The object as the API server has it.

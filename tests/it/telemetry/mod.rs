@@ -1,5 +1,6 @@
 //! What operators see: metrics, readiness, traces.
 
+mod database;
 mod exposition;
 mod metrics;
 mod probes;

@@ -1,0 +1,3 @@
+module testbed/git-http
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module testbed/router
+
+go 1.26.0

@@ -328,7 +328,7 @@ text "replica $survivor   $second   $took s later"
 [ "$first" = "$second" ] || fail "both have the same delivery id"
 settled() { [ "$(call "${apis[$survivor]}/v1/alarms/$(jq -r .data.id <<<"$made")" | jq -r .data.status)" = fired ]; }
 await 30 "the alarm is fired" settled
-done_ "the same id: a router that has seen it does nothing twice"
+done_ "the same id: a router that knows it does nothing twice"
 text "${dim}Here replicas beat every 0.5 s; at the default of 5 s it takes about 20 s.$plain"
 
 # ---- the end ----

@@ -91,7 +91,7 @@ async fn follow(page: &str, world: &World, namespace: &Namespace, daemon: &Daemo
     let assets = std::env::var("KUBEBUILDER_ASSETS").expect("make sets it");
     folder.install(&Path::new(&assets).join("kubectl"));
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for given in ["crds", "rbac", "examples"] {
+    for given in ["crds", "examples"] {
         folder.link(given, &checkout.join(given));
     }
     let settings = HashMap::from([

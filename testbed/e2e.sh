@@ -64,7 +64,7 @@ clean_up() {
   local status=$? pid
   trap - EXIT
   trap '' INT TERM HUP                                      # a second Ctrl-C would leave half of it
-  [ "$status" = 0 ] || [ -z "$current" ] || end_step FAILED
+  [ "$status" = 0 ] || [ -z "$current" ] || end_step "$([ "$status" -ge 129 ] && echo stopped || echo FAILED)"
   if [ "$status" = 1 ] && [ -n "$cluster_pid" ]; then
     diagnose >&2 || true
     if [ "${E2E_KEEP-}" = true ]; then

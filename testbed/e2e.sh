@@ -6,7 +6,7 @@
 # reinstall; then Flux, a trial installation, one confined to some namespaces. Every step is asserted and timed; the table at
 # the end is made to be pasted into a note. Ctrl-C clears everything away. Needs root. `make e2e` builds what it needs.
 #
-#   E2E_STEPS="install an_alarm flux"   these steps alone, in this order (install must come first)
+#   E2E_STEPS="install an_alarm flux"   these steps alone, in this order (install and an_alarm come first)
 #   E2E_ARCHIVE=FILE                    an OCI archive to take for the image instead of building it
 #   E2E_KEEP=true                       on a failure, wait with everything up until Ctrl-C
 # shellcheck disable=SC2317  # functions that until_true, step and trap call
@@ -63,8 +63,8 @@ cluster_pid='' postgres_pid='' forward_pid='' steady_pid='' git_http_pid='' sour
 clean_up() {
   local status=$? pid
   trap - EXIT
-  trap 'exit 130' INT TERM HUP                              # a second Ctrl-C: cluster.sh clears up all the same
-  [ "$status" = 0 ] || [ -z "$current" ] || end_step FAILED
+  trap '' INT TERM HUP                                      # a second Ctrl-C would leave half of it
+  [ "$status" = 0 ] || [ -z "$current" ] || end_step "$([ "$status" -ge 129 ] && echo stopped || echo FAILED)"
   if [ "$status" = 1 ] && [ -n "$cluster_pid" ]; then
     diagnose >&2 || true
     if [ "${E2E_KEEP-}" = true ]; then

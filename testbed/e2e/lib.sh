@@ -32,10 +32,11 @@ tell() { echo "   $*"; }
 fail() { say "not as promised: $*"; exit 1; }
 print_table() {
   local row verdict took name text
-  printf '\n%-7s %7s  %s\n' '' seconds 'step: what was seen'
+  printf '\n%-7s %7s  %s\n' '' seconds 'step, and what was seen'
   for row in "${table[@]}"; do
     IFS=$'\t' read -r verdict took name text <<<"$row"
-    printf '%-7s %7s  %s%s\n' "$verdict" "$took" "$name" "${text:+: $text}"
+    printf '%-7s %7s  %s\n' "$verdict" "$took" "$name"
+    [ -z "$text" ] || fold -s -w 100 <<<"$text" | sed 's/^/                   /; s/ *$//'
   done
 }
 
@@ -118,6 +119,7 @@ api_url() { echo "http://$(cluster_ip "$1" chronos):9096"; } # NAMESPACE
 # load NAMESPACE LABEL COUNT STEP: makes the alarms; the first is due in LOAD_LEAD s; sets first_due and last_due
 load() {
   local dues
+  [ -n "${principal-}" ] || principal=$(in_node examples/sign-in.sh "$(api_url "$1")" "$token") || fail "the agent signs in"
   dues=$(under_agent spread "$(api_url "$1")" "$2" "$3" "$LOAD_LEAD" "$4") || fail "$3 alarms are made"
   read -r first_due last_due <<<"$dues"
   tell "$3 alarms made, due over $(awk -v a="$first_due" -v b="$last_due" 'BEGIN { printf "%.0f", b - a }') s"

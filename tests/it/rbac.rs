@@ -242,6 +242,8 @@ struct Request {
 
 #[derive(Debug, Deserialize)]
 struct User {
+    /// Of somebody whose token is none, such as a client of a server that had this port before: nothing.
+    #[serde(default)]
     username: String,
 }
 

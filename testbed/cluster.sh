@@ -52,12 +52,14 @@ names() {
   ns=chronos$1 gw=10.77.$1.1 ip=10.77.$1.2 pods=10.245.$1
   in=(nsenter --net="/run/netns/$ns")                      # not `ip netns exec`: it mounts /sys anew, and kubelet loses its cgroups
 }
+# What our network namespace is by itself: the name may be another cluster's by now, after a reboot say.
+netns_id() { echo "$(</proc/sys/kernel/random/boot_id) $(stat -Lc %i "/run/netns/$ns")"; }
 take_names() { # the first number that nobody has: making the namespace is what takes it
   local n
   for n in {0..9}; do
     names "$n"
     ip netns add "$ns" 2>/dev/null || continue
-    printf '%s\n' "number=$n" "ns=$ns" "gw=$gw" "ip=$ip" "pods=$pods" "containerd=$dir/containerd.sock" "kubeconfig=$dir/kubeconfig" >"$dir/env"
+    printf '%s\n' "number=$n" "ns=$ns" "gw=$gw" "ip=$ip" "pods=$pods" "containerd=$dir/containerd.sock" "kubeconfig=$dir/kubeconfig" "netns=$(netns_id)" >"$dir/env"
     return
   done
   die "network namespaces chronos0 to chronos9 are all taken"
@@ -275,6 +277,12 @@ clear_away() {
   [ ! -e "$dir/env" ] || number=$(sed -n 's/^number=//p' "$dir/env")
   if [ -n "$number" ]; then
     names "$number"
+    if [ -e "/run/netns/$ns" ] && [ "$(sed -n 's/^netns=//p' "$dir/env")" != "$(netns_id)" ]; then
+      say "$ns is another cluster's now: of $dir only the directory is removed"
+      number=''
+    fi
+  fi
+  if [ -n "$number" ]; then
     end_pods || true
     mounted | while read -r mount; do umount "$mount" 2>/dev/null || umount -l "$mount"; done
     # The pods' network namespaces have names that containerd made up: ours are those with an address of ours and no process.
@@ -287,8 +295,8 @@ clear_away() {
     for root in $(cgroup_roots); do
       [ ! -d "$root" ] || find "$root" -depth -type d -exec rmdir {} + || say "could not remove $root"
     done
-    # kubelet and CNI write there whatever they are told: taken away again if we were the first.
-    while read -r made; do rm -rf --one-file-system "$made"; done <"$dir/made"
+    # kubelet and CNI write there whatever they are told: taken away again if we were the first, and are the last.
+    ip netns list | grep '^chronos[0-9]' >/dev/null || while read -r made; do rm -rf --one-file-system "$made"; done <"$dir/made"
   fi
   [ -z "$(mounted)" ] || { say "$dir is left: something is still mounted in it"; return 1; }
   rm -rf "$dir"
@@ -299,7 +307,7 @@ clean_up() { # the EXIT trap of `run`
   trap - EXIT
   trap '' TERM INT HUP PIPE
   stop proxy kubelet coredns scheduler kcm
-  end_pods || true
+  [ ! -e "$dir/env" ] || end_pods || true                   # without it no name was taken, and these would be another cluster's
   stop containerd apiserver
   stop etcd
   cd /

@@ -94,14 +94,19 @@ end() { # PID...: TERM to each with all that it has started, and after 10 s KILL
 }
 
 leave_cluster() { # the rows go with the database: nobody has to cancel them, so we lift the finalizers ourselves
-  local object
-  clear_line; text "${dim}removing namespace $namespace${made_crds:+ and the CRDs} …$plain"
-  for object in $(kubectl get alarms,agents -o name 2>/dev/null); do
-    kubectl patch "$object" --type=merge -p '{"metadata": {"finalizers": null}}' >/dev/null 2>&1 || true
-  done
-  kubectl delete namespace "$namespace" --timeout=60s >/dev/null || say "namespace $namespace is still there: look after it"
+  local object others
+  clear_line; text "${dim}removing ${namespace:+namespace $namespace}${made_crds:+ the CRDs} …$plain"
+  if [ -n "$namespace" ]; then
+    for object in $(kubectl get alarms,agents -n "$namespace" -o name 2>/dev/null); do
+      kubectl patch -n "$namespace" "$object" --type=merge -p '{"metadata": {"finalizers": null}}' >/dev/null 2>&1 || true
+    done
+    kubectl delete namespace "$namespace" --timeout=60s >/dev/null || say "namespace $namespace is still there: look after it"
+  fi
   [ -n "$made_crds" ] || return 0
-  if [ -n "$(kubectl get alarms,agents --all-namespaces -o name 2>/dev/null)" ]; then
+  # Only what is certain: with a definition goes every object of it.
+  if ! others=$(kubectl get alarms,agents --all-namespaces -o name); then
+    say "the CRDs stay: it cannot be seen whether somebody else has Alarms or Agents"
+  elif [ -n "$others" ]; then
     say "the CRDs stay: somebody has made Alarms or Agents meanwhile"
   else
     kubectl delete -f crds/ >/dev/null || say "the CRDs are still there: look after them"
@@ -122,7 +127,7 @@ clean_up() { # STATUS
     # The router, too: a delivery that waits for it would hold up its dispatcher.
     # shellcheck disable=SC2086  # words
     end $job $router_pid ${replica_pids[1]} ${replica_pids[2]}
-    [ -z "$namespace" ] || leave_cluster
+    [ -z "$namespace$made_crds" ] || leave_cluster
     # shellcheck disable=SC2086  # words
     end $controlplane_pid $postgres_pid
     rm -rf "$work"
@@ -187,17 +192,20 @@ else
   [ -z "$busy" ] || fail "no other Chronos is at work there, but one is, in namespace $busy: choose another cluster"
 fi
 
-if kubectl get -f crds/ >/dev/null 2>&1; then
+known=$(kubectl get crd alarms.chronos.dev agents.chronos.dev --ignore-not-found -o name) || fail "definitions (CRDs) can be read"
+if [ "$(wc -w <<<"$known")" = 2 ]; then
   done_ "the CRDs of Alarm and Agent are there already"
 else
-  [ -z "$given" ] || made_crds=1
+  # Ours to remove only if there was none of them.
+  [ -z "$given" ] || [ -n "$known" ] || made_crds=1
   kubectl apply -f crds/ >/dev/null
   kubectl wait --for=condition=Established -f crds/ --timeout=30s >/dev/null
   done_ "the CRDs of Alarm and Agent"
 fi
 if [ -n "$given" ]; then
-  namespace=chronos-demo-$(openssl rand -hex 3)
-  kubectl create namespace "$namespace" >/dev/null
+  fresh=chronos-demo-$(openssl rand -hex 3)
+  kubectl create namespace "$fresh" >/dev/null || fail "namespace $fresh can be made"
+  namespace=$fresh                                          # from here on it is ours to remove
   kubectl config set-context --current --namespace="$namespace" >/dev/null
   done_ "namespace $namespace, removed at the end"
 fi
@@ -314,7 +322,7 @@ one_delivers() { if in_flight 1; then victim=1; elif in_flight 2; then victim=2;
 await 10 "one of the two replicas says that it is delivering" one_delivers
 survivor=$((3 - victim))
 killed=${replica_pids[$victim]}
-watched=("${watched[@]/$killed/$$}")
+for i in "${!watched[@]}"; do [ "${watched[i]}" != "$killed" ] || unset "watched[i]"; done
 printf '  %s$ kill -9 %s%s   %s# replica %s%s\n' "$bold" "$killed" "$plain" "$dim" "$victim" "$plain"
 from=$SECONDS
 { kill -KILL "$killed"; wait "$killed"; } 2>/dev/null || true

@@ -30,7 +30,7 @@ STEP=0.02              # seconds between two of them: 50 a second
 LOAD_LEAD=25           # seconds to make them in before the first is due
 
 STEPS=(install helm_test an_alarm over_http leader_deleted leader_killed rolling_upgrade bad_upgrade stuck_upgrade rollback separate flux
-  uninstall reinstall uninstall_all trial namespaced)
+  uninstall reinstall once_each uninstall_all trial namespaced)
 declare -A NAMES=(
   [install]='helm install --wait, two replicas in a namespace that enforces restricted pod security'
   [helm_test]='helm test'
@@ -46,10 +46,12 @@ declare -A NAMES=(
   [flux]='Flux: apply, wait, repair, fail, prune'
   [uninstall]='helm uninstall'
   [reinstall]='helm install again'
+  [once_each]='every load under which nothing may come twice, judged again'
   [uninstall_all]='helm uninstall with crds.keep=false'
   [trial]='trial installation with a Postgres pod on a volume'
   [namespaced]='installation confined to namespaces'
 )
+once=() last_judged=0   # loads under which nothing may come twice: "LABEL COUNT"
 home=chronos-system team=trading chart=charts/chronos
 did=$(sed -n 's/^  did: //p' examples/agent.yaml)
 

@@ -159,8 +159,11 @@ check_config() {
 }
 
 check_static() {
-  ! readelf --program-headers "$work/root/chronosd" | grep -q INTERP || die "the program is not static: it asks for an interpreter"
-  ! readelf --dynamic "$work/root/chronosd" 2>/dev/null | grep -q NEEDED || die "the program is not static: it needs shared libraries"
+  local headers libraries
+  headers=$(readelf --program-headers "$work/root/chronosd") || die "readelf cannot read the program"
+  libraries=$(readelf --dynamic "$work/root/chronosd") || die "readelf cannot read the program"
+  ! grep -q INTERP <<<"$headers" || die "the program is not static: it asks for an interpreter"
+  ! grep -q NEEDED <<<"$libraries" || die "the program is not static: it needs shared libraries"
 }
 
 # The list that scanners read (cargo audit bin, trivy, syft, grype): from the program in the image, and held against Cargo.lock.

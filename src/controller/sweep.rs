@@ -42,6 +42,13 @@ pub struct Sweep {
     missing: HashMap<ResourceUid, Instant>,
 }
 
+/// Whoever sweeps no more, because another leads now, tells of no duplicates: what was counted last would stand for ever.
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        metrics::duplicates(0);
+    }
+}
+
 impl Sweep {
     pub fn new(grace: Duration) -> Self {
         Self { grace, missing: HashMap::new() }
@@ -153,4 +160,21 @@ fn has_uid(object: &impl Resource<DynamicType = ()>, uid: ResourceUid) -> bool {
 
 fn watched<'a>(context: &'a Context, row: &Identity) -> Option<&'a Scope> {
     context.scopes.0.iter().find(|scope| scope.holds(&row.namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_sweeps_no_more_tells_of_no_duplicates() {
+        let recorder = metrics::recorder();
+        ::metrics::with_local_recorder(&recorder, || {
+            let sweep = Sweep::new(Duration::from_secs(300));
+            metrics::duplicates(3);
+            assert!(recorder.handle().render().contains("\nchronos_alarms_duplicated 3\n"));
+            drop(sweep);
+        });
+        assert!(recorder.handle().render().contains("\nchronos_alarms_duplicated 0\n"));
+    }
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by testbed/e2e.sh: a release from its installation to its rollback, and what must go on meanwhile.
-# shellcheck disable=SC2154,SC2317  # functions that until_true and step call; work, chart, token and the like: set by e2e.sh
+# shellcheck disable=SC2154,SC2034,SC2317  # judged: read by a function of lib.sh; functions that until_true and step call; work, chart, token and the like: set by e2e.sh
 
 install() {
   local began restricted
@@ -72,6 +72,7 @@ leader_deleted() {
   fact "no wake for at most $(judged longest_pause_s) s"
   [ "$(judged repeated)" = 0 ] || fail "a pod that is told to go repeats nothing, but $(judged repeated) wakes came twice"
   fact "none twice"
+  once+=("deleted $LOAD") last_judged=$(now_ms)
   behave '{}'
   kubectl rollout status -n "$home" deployment/chronos --timeout=90s >/dev/null
 }
@@ -119,6 +120,7 @@ roll() {
   until_true 60 "the agent's wakes arrive" all_woken "$label-steady" "$(jq .made <<<"$steady")"
   wakes "$label-steady " | python3 -B testbed/e2e/agent.py judge "$label-steady" "$(jq .made <<<"$steady")" >"$work/steady-judged.json" || fail "the agent's alarms all fire"
   [ "$(jq .repeated "$work/steady-judged.json")" = 0 ] || fail "none of the agent's wakes comes twice"
+  once+=("$label $LOAD_LONG" "$label-steady $(jq .made <<<"$steady")") last_judged=$(now_ms)
   fact "$(jq .made <<<"$steady") alarms made over HTTP meanwhile, $(jq .again <<<"$steady") calls made again$(jq -r 'if .again > 0 then " (\(.reasons | to_entries | map("\(.key) \(.value)") | join(", ")))" else "" end' <<<"$steady")"
 }
 
@@ -149,6 +151,8 @@ bad_upgrade() {
 stuck_upgrade() {
   local running
   refused "an image that is not there" helm upgrade chronos "$chart" -n "$home" -f "$work/values.yaml" --set image.tag=nowhere --wait --timeout 15s
+  kubectl get pods -n "$home" -o json | jq -e '[.items[].status | .initContainerStatuses[]?, .containerStatuses[]? | .state.waiting.reason // "" | select(test("Image"))] | length > 0' >/dev/null ||
+    fail "it is the image that the new pod waits for"
   running=$(kubectl get deployment chronos -n "$home" -o 'jsonpath={.status.readyReplicas}')
   [ "$running" = 2 ] || fail "both pods of before go on: $running"
   alarm "$team" during-bad-upgrade 'delaySeconds: 1'
@@ -176,4 +180,16 @@ separate() {
   helm rollback chronos 1 -n "$home" --wait --timeout "$HELM_TIMEOUT" >/dev/null || fail "helm rollback to one Deployment is done"
   [ "$(kubectl get deployments -n "$home" -o 'jsonpath={.items[*].metadata.name}')" = chronos ] || fail "there is one Deployment again"
   until_true 90 "its two pods are there" two_pods
+}
+
+# A repeat may come long after its wake: when a claim is taken over, or its lease ends. By now it would have come.
+once_each() {
+  local entry label count repeated=0
+  for entry in "${once[@]}"; do
+    label=${entry% *} count=${entry##* }
+    judged=$(wakes "$label " | python3 -B testbed/e2e/agent.py judge "$label" "$count") || fail "the wakes of '$label' are still as promised"
+    [ "$(judged repeated)" = 0 ] || fail "nothing came twice, but of '$label' $(judged repeated) wakes did, after they were first judged"
+    repeated=$((repeated + count))
+  done
+  fact "all $repeated wakes of deleted leader, upgrade, rollback and separate mode judged again $(seconds_since "$last_judged") s after the last of them: none twice"
 }

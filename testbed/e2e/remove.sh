@@ -7,7 +7,7 @@ finalizers() { kubectl get alarms,agents -A -o json | jq -r '[.items[].metadata.
 known() { kubectl get alarms -n "$team" -o json | jq -r '.items[] | select(.metadata.name != "beat" and .metadata.name != "goes-meanwhile") | "\(.metadata.name) \(.status.alarmId) \(.status.nextFireTime)"' | sort; }
 
 uninstall() {
-  local began took rows
+  local began took rows left
   alarm "$team" beat 'cronExpr: "@every 5s"'
   alarm "$team" far-away 'fireAt: "2099-01-01T00:00:00Z"'
   alarm "$team" goes-meanwhile 'cronExpr: "0 4 * * *"'
@@ -27,8 +27,9 @@ uninstall() {
   [ "$(kubectl get alarms -n "$team" -o name | wc -l)" -ge 3 ] || fail "the Alarms are kept"
   [ "$(sql "SELECT count(*) FROM alarms WHERE status = 'active' AND source = 'kubernetes'")" = "$rows" ] || fail "their rows are kept"
   fact "CRDs, Alarms, Agents and $rows active rows kept, no finalizer"
-  [ -z "$(kubectl get clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,jobs,services,deployments -A -l app.kubernetes.io/instance=chronos -o name)" ] ||
-    fail "nothing else of the release is left: $(kubectl get clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,jobs,services,deployments -A -l app.kubernetes.io/instance=chronos -o name | paste -sd ' ')"
+  left=$(kubectl get clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,jobs,pods,services,deployments -A -l app.kubernetes.io/instance=chronos -o name) ||
+    fail "it can be seen what is left"
+  [ -z "$left" ] || fail "nothing else of the release is left: $(paste -sd ' ' <<<"$left")"
   began=$(now_ms)
   kubectl delete alarm goes-meanwhile -n "$team" --timeout=10s >/dev/null || fail "an Alarm can be deleted with nobody there"
   took=$(seconds_since "$began")
@@ -58,7 +59,7 @@ uninstall_all() {
   helm upgrade chronos "$chart" -n "$home" -f "$work/values.yaml" --set crds.keep=false --wait --timeout "$HELM_TIMEOUT" >/dev/null || fail "helm upgrade is done"
   rows=$(sql "SELECT count(*) FROM alarms WHERE status = 'active'")
   helm uninstall chronos -n "$home" --wait --timeout "$HELM_TIMEOUT" >/dev/null || fail "helm uninstall is done"
-  no_crds() { ! kubectl get crds -o name | grep -q chronos.dev; }
+  no_crds() { local crds; crds=$(kubectl get crds -o name) && ! grep -q chronos.dev <<<"$crds"; }
   until_true 60 "the CRDs are gone" no_crds
   [ "$(sql "SELECT count(*) FROM alarms WHERE status = 'active'")" = "$rows" ] || fail "rows are kept"
   kubectl delete namespace "$home" "$team" --timeout=90s >/dev/null || fail "the namespaces go"

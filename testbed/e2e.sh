@@ -185,7 +185,7 @@ bring_up() {
   cat >"$work/values.yaml" <<YAML
 router: {wakeUrl: "http://router.agents.svc:8088/internal/wake"}
 secrets: {existingSecret: chronos}
-# A load of one agent is more than one agent may ask for. A grace period of 30 s, not 80, keeps the rollouts short.
+# A load of one agent is more than one agent may ask for. A grace period of 35 s, not 85, keeps the rollouts short.
 settings: {CHRONOS_OWNER_RATE: "0"}
 wakeTimeoutSeconds: 10
 YAML

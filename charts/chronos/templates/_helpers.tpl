@@ -3,14 +3,21 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
-{{/* What objects are called. 40 characters at most: suffixes follow, and a name has 63. Dots are no part of a Service's name. */}}
+{{/*
+What objects are called. 40 characters at most: suffixes follow, and a name has 63. One that is longer is cut, and ends with a hash of the
+whole: no two are the same. Dots are no part of a Service's name.
+*/}}
 {{- define "chronos.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
 {{- $full := .Values.fullnameOverride }}
 {{- if not $full }}
 {{- $full = ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
 {{- end }}
-{{- $full | replace "." "-" | trunc 40 | trimSuffix "-" }}
+{{- if gt (len $full) 40 }}
+{{- printf "%s-%s" ($full | replace "." "-" | trunc 31 | trimSuffix "-") ($full | sha256sum | trunc 8) }}
+{{- else }}
+{{- $full | replace "." "-" }}
+{{- end }}
 {{- end }}
 
 {{/* What objects without a namespace are called, and ours in namespaces that are not ours: no two releases share it. */}}
@@ -28,11 +35,11 @@
 
 {{/* Selects the pods that run chronosd, and no pod of a hook, a test or the trial's Postgres. Immutable in a Deployment: never add to it. */}}
 {{- define "chronos.selector" -}}
-app.kubernetes.io/name: {{ include "chronos.name" . }}
+app.kubernetes.io/name: {{ include "chronos.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
-{{/* Labels of an object: (dict "root" $ "component" "…"). */}}
+{{/* Labels of an object: (dict "root" $ "component" "…" "more" dict). Ours win: monitors and selectors go by them. */}}
 {{- define "chronos.labels" -}}
 {{- $own := dict
   "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
@@ -42,7 +49,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
   "app.kubernetes.io/part-of" "chronos"
   "app.kubernetes.io/managed-by" .root.Release.Service }}
 {{- with .component }}{{ $_ := set $own "app.kubernetes.io/component" . }}{{ end }}
-{{- toYaml (mergeOverwrite (deepCopy .root.Values.commonLabels) $own) }}
+{{- toYaml (mergeOverwrite (deepCopy .root.Values.commonLabels) (deepCopy (default dict .more)) $own) }}
 {{- end }}
 
 {{/*
@@ -72,11 +79,11 @@ Labels of a pod: (dict "root" $ "component" "…" "name" "…"). Without the cha
 {{- define "chronos.workloads" -}}
 {{- $full := include "chronos.fullname" . }}
 {{- if eq .Values.mode "combined" }}
-- {name: {{ $full }}, component: combined, roles: [controller, dispatch, api], replicas: {{ .Values.replicas }}, resources: {{ toJson .Values.resources }}}
+- {name: {{ $full | quote }}, component: combined, roles: [controller, dispatch, api], replicas: {{ .Values.replicas }}, resources: {{ toJson .Values.resources }}}
 {{- else }}
 {{- range $role := list "controller" "dispatch" "api" }}
 {{- $own := index $.Values $role }}
-- {name: {{ $full }}-{{ $role }}, component: {{ $role }}, roles: [{{ $role }}], replicas: {{ $own.replicas }}, resources: {{ toJson (default $.Values.resources $own.resources) }}}
+- {name: "{{ $full }}-{{ $role }}", component: {{ $role }}, roles: [{{ $role }}], replicas: {{ $own.replicas }}, resources: {{ toJson (default $.Values.resources $own.resources) }}}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -171,6 +178,7 @@ CHRONOS_TLS_KEY_PATH: tls.existingSecret
 {{- range .Values.extraEnv }}
   {{- $name := .name }}
   {{- with get $taken (trimSuffix "_FILE" $name) }}{{ fail (printf "extraEnv: %s is set by the chart; use %s" $name .) }}{{ end }}
+  {{- if has $name (list "CHRONOS_BIND" "CHRONOS_LEASE_SECONDS") }}{{ fail (printf "extraEnv: %s would be there twice: give it as settings.%s" $name $name) }}{{ end }}
   {{- if hasKey $.Values.settings $name }}{{ fail (printf "extraEnv: %s is in settings, too; give it once" $name) }}{{ end }}
 {{- end }}
 {{- if and .Values.api.autoscaling.enabled (ne .Values.mode "separate") }}
@@ -180,15 +188,24 @@ CHRONOS_TLS_KEY_PATH: tls.existingSecret
 {{- if and $scaling.enabled (gt (int $scaling.minReplicas) (int $scaling.maxReplicas)) }}
 {{- fail (printf "api.autoscaling.minReplicas is %d and maxReplicas %d: the least is more than the most" (int $scaling.minReplicas) (int $scaling.maxReplicas)) }}
 {{- end }}
+{{- if $scaling.enabled }}
+{{- $resources := default .Values.resources .Values.api.resources }}
+{{- if not (or (dig "requests" "cpu" "" $resources) (dig "limits" "cpu" "" $resources)) }}
+{{- fail (printf "api.autoscaling.enabled needs a CPU request: targetCPUUtilizationPercentage is a share of it. Set %s.requests.cpu" (ternary "api.resources" "resources" (not (empty .Values.api.resources)))) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.admissionPolicy.enabled (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}
+{{- fail "admissionPolicy.enabled needs an account of chronos' own, which it lets pass; with serviceAccount.create=false and no serviceAccount.name that is \"default\", and with it every pod of the namespace. Set serviceAccount.name" }}
+{{- end }}
 {{- $lease := int (default 0 (get .Values.settings "CHRONOS_LEASE_SECONDS")) }}
 {{- if and $lease (lt $lease (add 2 (int .Values.wakeTimeoutSeconds) | int)) }}
 {{- fail (printf "settings.CHRONOS_LEASE_SECONDS is %d and must be at least wakeTimeoutSeconds + 2 = %d, or a delivery outlives its claim" $lease (add 2 (int .Values.wakeTimeoutSeconds))) }}
 {{- end }}
 {{- end }}
 
-{{/* preStop 5 s, then at most the wake timeout + 5 for deliveries in flight, and 10 more for all else. */}}
+{{/* preStop 5 s, the wake timeout + 5 for deliveries in flight, 5 for everything else, 5 for the last traces, and 5 to spare. */}}
 {{- define "chronos.gracePeriod" -}}
-{{ add 20 (int .Values.wakeTimeoutSeconds) }}
+{{ add 25 (int .Values.wakeTimeoutSeconds) }}
 {{- end }}
 
 {{/* Secrets as files: list of environment variables. */}}
@@ -221,7 +238,7 @@ CHRONOS_TLS_KEY_PATH: tls.existingSecret
   value: {{ $values.dispatchMode }}
 {{- with $values.watchNamespaces }}
 - name: CHRONOS_WATCH_NAMESPACES
-  value: {{ join "," . }}
+  value: {{ join "," . | quote }}
 {{- end }}
 {{- with $values.clusterName }}
 - name: CHRONOS_CLUSTER_NAME
@@ -244,7 +261,12 @@ CHRONOS_TLS_KEY_PATH: tls.existingSecret
 {{- end }}
 {{- range $name, $value := $values.settings }}
 - name: {{ $name }}
+  {{- if and (eq $name "CHRONOS_HINTS") (kindIs "bool" $value) }}
+  {{- /* on and off without quotes are booleans in YAML. */}}
+  value: {{ ternary "on" "off" $value | quote }}
+  {{- else }}
   value: {{ ternary (printf "%v" $value) (toJson $value) (kindIs "string" $value) | quote }}
+  {{- end }}
 {{- end }}
 {{- with $values.extraEnv }}
 {{ toYaml . }}
@@ -272,15 +294,15 @@ CHRONOS_TLS_KEY_PATH: tls.existingSecret
     sources:
       {{- range include "chronos.secrets" . | fromYamlArray }}
       - secret:
-          name: {{ .secret }}
+          name: {{ .secret | quote }}
           items:
-            - key: {{ .key }}
+            - key: {{ .key | quote }}
               path: {{ .file }}
       {{- end }}
 {{- with .Values.tls.existingSecret }}
 - name: tls
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     defaultMode: 0444
 {{- end }}
 {{- with .Values.extraVolumes }}

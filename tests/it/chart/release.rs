@@ -8,10 +8,13 @@ use crate::support::Namespace;
 struct Cluster<'a>(&'a Namespace);
 
 impl Cluster<'_> {
-    async fn helm(&self, arguments: &[&str]) -> String {
+    async fn try_helm(&self, arguments: &[&str]) -> (bool, String) {
         let kubeconfig = self.0.kubeconfig.to_str().unwrap();
-        let (done, said) =
-            tool("helm", &[arguments, &["--kubeconfig", kubeconfig, "--namespace", &self.0.name]].concat()).await;
+        tool("helm", &[arguments, &["--kubeconfig", kubeconfig, "--namespace", &self.0.name]].concat()).await
+    }
+
+    async fn helm(&self, arguments: &[&str]) -> String {
+        let (done, said) = self.try_helm(arguments).await;
         assert!(done, "{arguments:?}: {said}");
         said
     }
@@ -65,4 +68,24 @@ async fn a_release_keeps_its_secrets_and_another_of_its_name_is_none_of_its_busi
     for cluster in [here, there] {
         cluster.helm(&["uninstall", "chronos", "--no-hooks"]).await;
     }
+}
+
+/// The hook has stopped the controller and then failed: here no node runs it. What the chart's README says brings the release back.
+#[tokio::test]
+async fn an_uninstall_whose_hook_fails_can_be_taken_back() {
+    let here = Namespace::fresh().await;
+    let here = Cluster(&here);
+    here.bring("install", &[]).await;
+    let (done, said) = here.0.kubectl(&["scale", "deployment", "chronos", "--replicas", "0"]).await;
+    assert!(done, "{said}");
+    for _ in 0..2 {
+        let (done, said) = here.try_helm(&["uninstall", "chronos", "--timeout", "2s"]).await;
+        assert!(!done && said.contains("chronos-uninstall"), "{said}");
+    }
+    assert_eq!(here.get("deployment", "chronos").await["spec"]["replicas"], 0);
+
+    here.helm(&["rollback", "chronos", "1"]).await;
+    assert_eq!(here.get("deployment", "chronos").await["spec"]["replicas"], 2);
+    here.bring("upgrade", &[]).await;
+    here.helm(&["uninstall", "chronos", "--no-hooks"]).await;
 }

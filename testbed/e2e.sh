@@ -25,8 +25,10 @@ use_go                                                      # where Flux's modul
 FAILOVER_SECONDS=25
 HELM_TIMEOUT=180s
 LOAD=1000              # wakes of a short load: 20 s
-LOAD_LONG=2500         # wakes of one that must outlast a rollout, or a failover: 50 s
-STEP=0.02              # seconds between two of them: 50 a second
+LOAD_FAILOVER=2000     # wakes of one that must outlast a failover: 40 s
+STEP=0.02              # seconds between two of these: 50 a second; the router takes 0.3 s for each, and an agent has at most 32 in flight
+LOAD_ROLLOUT=4000      # wakes of one that must outlast a rollout: 40 s
+STEP_ROLLOUT=0.01      # seconds between two of those: 100 a second
 LOAD_LEAD=25           # seconds to make them in before the first is due
 
 STEPS=(install helm_test an_alarm over_http leader_deleted leader_killed rolling_upgrade bad_upgrade stuck_upgrade rollback separate flux

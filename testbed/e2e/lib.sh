@@ -118,11 +118,12 @@ api_url() { echo "http://$(cluster_ip "$1" chronos):9096"; } # NAMESPACE
 
 # load NAMESPACE LABEL COUNT STEP: makes the alarms; the first is due in LOAD_LEAD s; sets first_due and last_due
 load() {
-  local dues
+  local dues began
   [ -n "${principal-}" ] || principal=$(in_node examples/sign-in.sh "$(api_url "$1")" "$token") || fail "the agent signs in"
+  began=$(now_ms)
   dues=$(under_agent spread "$(api_url "$1")" "$2" "$3" "$LOAD_LEAD" "$4") || fail "$3 alarms are made"
   read -r first_due last_due <<<"$dues"
-  tell "$3 alarms made, due over $(awk -v a="$first_due" -v b="$last_due" 'BEGIN { printf "%.0f", b - a }') s"
+  tell "$3 alarms made in $(seconds_since "$began") s, due over $(awk -v a="$first_due" -v b="$last_due" 'BEGIN { printf "%.0f", b - a }') s"
 }
 now() { awk -v ms="$(now_ms)" 'BEGIN { printf "%.3f", ms / 1000 }'; }
 before() { awk -v a="$(now)" -v b="$1" 'BEGIN { exit !(a < b) }'; } # INSTANT

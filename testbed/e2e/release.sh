@@ -79,7 +79,7 @@ leader_deleted() {
 
 leader_killed() {
   local pod container pid fault
-  load "$home" killed "$LOAD_LONG" "$STEP"
+  load "$home" killed "$LOAD_FAILOVER" "$STEP"
   behave '{"delay_ms": 300}'                               # so that some are in flight
   wait_until "$(after "$first_due" 5)"
   pod=$(leader "$home")
@@ -89,7 +89,7 @@ leader_killed() {
   fault=$(now)
   kill -KILL "$pid"
   tell "leader $pod, process $pid, is killed with SIGKILL"
-  judge killed "$LOAD_LONG" "$fault"
+  judge killed "$LOAD_FAILOVER" "$fault"
   fact "deliveries went on after $(judged longest_pause_s) s"
   at_most "$(judged late_max_s)" "$FAILOVER_SECONDS" || fail "no wake is later than $FAILOVER_SECONDS s, but one was $(judged late_max_s) s"
   [ "$(judged repeated_before_fault)" = 0 ] || fail "nothing is repeated before the kill"
@@ -103,7 +103,7 @@ leader_killed() {
 # making alarms through the Service.
 roll() {
   local label=$1 what=$2 began steady; shift 2
-  load "$home" "$label" "$LOAD_LONG" "$STEP"
+  load "$home" "$label" "$LOAD_ROLLOUT" "$STEP_ROLLOUT"
   rm -f "$work/stop"
   under_agent steady "$(api_url "$home")" "$label-steady" 0.1 "$work/stop" >"$work/steady.json" & steady_pid=$!
   wait_until "$first_due"
@@ -111,7 +111,7 @@ roll() {
   "$@" >"$work/roll.txt" || { cat "$work/roll.txt" >&2; fail "$what is done"; }
   fact "$what took $(seconds_since "$began") s"
   before "$last_due" || fail "the load lasts as long as the rollout"
-  judge "$label" "$LOAD_LONG"
+  judge "$label" "$LOAD_ROLLOUT"
   touch "$work/stop"
   wait "$steady_pid" || fail "the agent gets through to the facade at all times"
   steady_pid='' steady=$(<"$work/steady.json")
@@ -120,7 +120,7 @@ roll() {
   until_true 60 "the agent's wakes arrive" all_woken "$label-steady" "$(jq .made <<<"$steady")"
   wakes "$label-steady " | python3 -B testbed/e2e/agent.py judge "$label-steady" "$(jq .made <<<"$steady")" >"$work/steady-judged.json" || fail "the agent's alarms all fire"
   [ "$(jq .repeated "$work/steady-judged.json")" = 0 ] || fail "none of the agent's wakes comes twice"
-  once+=("$label $LOAD_LONG" "$label-steady $(jq .made <<<"$steady")") last_judged=$(now_ms)
+  once+=("$label $LOAD_ROLLOUT" "$label-steady $(jq .made <<<"$steady")") last_judged=$(now_ms)
   fact "$(jq .made <<<"$steady") alarms made over HTTP meanwhile, $(jq .again <<<"$steady") calls made again$(jq -r 'if .again > 0 then " (\(.reasons | to_entries | map("\(.key) \(.value)") | join(", ")))" else "" end' <<<"$steady")"
 }
 

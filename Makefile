@@ -33,8 +33,9 @@ packages:
 
 # A KUBECONFIG counts only when it is given to make: one that merely stands in the environment may be anybody's cluster.
 .PHONY: demo
-demo: packages ## Show an alarm from YAML to wake, on a real API server and Postgres (KUBECONFIG=FILE: on that cluster)
-	@testbed/demo.sh $(if $(filter command,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)')
+demo: ## Show an alarm from YAML to wake, on a real API server and Postgres (KUBECONFIG=FILE: on that cluster)
+	@testbed/setup.sh demo
+	testbed/demo.sh $(if $(filter command,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)')
 
 # Without --all-targets: that would leave out the examples in the documentation.
 .PHONY: test

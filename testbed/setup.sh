@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # testbed/setup.sh GROUP...   installs the Debian packages that are missing and checks the Rust toolchain
-#   test      what `make test`, `make lint` and `make demo` need
+#   demo      what `make demo` needs
+#   test      what `make test` and `make lint` need
 #   image     what `make image` needs besides where neither docker, podman nor buildah works
 #   cluster   what testbed/cluster.sh needs besides
 #   fuzz      what `make fuzz` needs besides
@@ -13,13 +14,13 @@ RUST_WANTED=1.95
 
 packages() { # GROUP: its Debian packages
   case $1 in
-    test) echo bash ca-certificates curl diffutils faketime findutils gcc git iproute2 jq libc6-dev make openssl postgresql \
-      procps python3 python3-venv shellcheck util-linux ;;
+    demo) echo bash ca-certificates curl findutils gcc git jq libc6-dev make openssl postgresql procps python3 python3-venv util-linux ;;
+    test) echo "$(packages demo)" diffutils faketime iproute2 shellcheck ;;
     image) echo umoci ;;
     # iptables: the CNI plugin that masquerades the pods' addresses calls it.
     cluster) echo containerd containernetworking-plugins iptables nftables runc umoci ;;
     fuzz) echo g++ ;;                                      # libFuzzer is C++
-    *) die "no group '$1': there are test, image, cluster and fuzz" ;;
+    *) die "no group '$1': there are demo, test, image, cluster and fuzz" ;;
   esac
 }
 
@@ -85,5 +86,5 @@ check_node() {
 }
 
 check_packages "$@"
-check_node
+case " $* " in *' test '*) check_node ;; esac
 check_rust

@@ -54,7 +54,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 
 {{/*
 Labels of a pod: (dict "root" $ "component" "…" "name" "…"). Without the chart's version: a new chart alone restarts nothing. Another
-`name` keeps the pod out of what "chronos.selector" selects.
+`name` keeps the pod out of what "chronos.selector" selects; with "facade" the facade's Service leads to it.
 */}}
 {{- define "chronos.podLabels" -}}
 {{- $own := dict
@@ -63,6 +63,7 @@ Labels of a pod: (dict "root" $ "component" "…" "name" "…"). Without the cha
   "app.kubernetes.io/component" .component
   "app.kubernetes.io/part-of" "chronos"
   "app.kubernetes.io/managed-by" .root.Release.Service }}
+{{- if .facade }}{{ $_ := set $own "chronos.dev/facade" "true" }}{{ end }}
 {{- toYaml (mergeOverwrite (deepCopy .root.Values.commonLabels) (deepCopy .root.Values.podLabels) $own) }}
 {{- end }}
 

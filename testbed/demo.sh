@@ -95,7 +95,7 @@ end() { # PID...: TERM to each with all that it has started, and after 10 s KILL
 
 leave_cluster() { # the rows go with the database: nobody has to cancel them, so we lift the finalizers ourselves
   local object others
-  clear_line; text "${dim}removing ${namespace:+namespace $namespace}${made_crds:+ the CRDs} …$plain"
+  clear_line; text "${dim}removing ${namespace:+namespace $namespace}${made_crds:+${namespace:+ and }the CRDs} …$plain"
   if [ -n "$namespace" ]; then
     for object in $(kubectl get alarms,agents -n "$namespace" -o name 2>/dev/null); do
       kubectl patch -n "$namespace" "$object" --type=merge -p '{"metadata": {"finalizers": null}}' >/dev/null 2>&1 || true

@@ -21,7 +21,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
-setup: packages ## Install what is missing, build the test bed (once: about 13 min)
+setup: packages ## Install what is missing, build the test bed (once: some 15 min)
 	@testbed/build.sh $(ASSETS) $(CHART_ASSETS) >/dev/null
 	testbed/tools.sh python >/dev/null
 	testbed/tools.sh node >/dev/null

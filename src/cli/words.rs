@@ -12,6 +12,7 @@ use crate::{
         alarm::Status,
         ids::{AlarmId, ClusterId},
         invalid::{parse_instant, quoted},
+        schedule::seconds_in,
     },
     store::{Store, alarms::Resource},
     telemetry,
@@ -72,31 +73,18 @@ pub fn fire_at(text: &str) -> Result<DateTime<Utc>, String> {
     Ok(instant)
 }
 
-/// A length of time: `90s`, `2m`, `1h30m`, or `0`.
+/// A length of time as `@every` takes it, `90s`, `2m`, `1h30m`, or `0`.
 pub fn span(text: &str) -> Result<Duration, String> {
-    const UNITS: [(char, u64); 3] = [('h', 3600), ('m', 60), ('s', 1)];
     /// A day: whoever waits longer has forgotten about it.
     const LONGEST: u64 = 86_400;
-    let wrong = || "is no length of time; give one such as 90s, 2m or 1h30m".to_owned();
-    let (mut seconds, mut rest) = (0_u64, text);
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    if text.is_empty() {
-        return Err(wrong());
+    let seconds = seconds_in(text).ok().and_then(|seconds| u64::try_from(seconds).ok());
+    match seconds.ok_or("is no length of time; give one such as 90s, 2m or 1h30m")? {
+        seconds @ ..=LONGEST => Ok(Duration::from_secs(seconds)),
+        _ => Err("is longer than a day; give at most 24h".to_owned()),
     }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-        let (number, behind) = rest.split_at(digits);
-        let (unit, length) = UNITS.into_iter().find(|(unit, _)| behind.starts_with(*unit)).ok_or_else(wrong)?;
-        let number: u64 = number.parse().map_err(|_| wrong())?;
-        seconds = number.checked_mul(length).and_then(|part| seconds.checked_add(part)).ok_or_else(wrong)?;
-        rest = &behind[unit.len_utf8()..];
-    }
-    if seconds > LONGEST {
-        return Err("is longer than a day; give at most 24h".to_owned());
-    }
-    Ok(Duration::from_secs(seconds))
 }
 
 pub fn status(text: &str) -> Result<Status, String> {

@@ -16,34 +16,36 @@ pub(super) struct Interval {
     seconds: i64,
 }
 
+/// Seconds in a length of time such as `1h30m`: each unit at most once, in any order.
+pub fn seconds_in(text: &str) -> Result<i64, Error> {
+    let malformed = || Error::BadDuration { got: text.to_owned() };
+    let out_of_range = || Error::IntervalOutOfRange { got: text.to_owned() };
+    let mut rest = text;
+    let mut seen = String::new();
+    let mut seconds: i64 = 0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(malformed)?;
+        let (number, unit_on) = rest.split_at(digits);
+        let unit = UNITS.into_iter().find(|(unit, _)| unit_on.starts_with(*unit));
+        let (unit, unit_seconds) = unit.filter(|_| digits > 0).ok_or_else(malformed)?;
+        if seen.contains(unit) {
+            return Err(Error::RepeatedUnit { got: text.to_owned(), unit });
+        }
+        seen.push(unit);
+        // Digits that overflow are too many, not malformed.
+        let number: i64 = number.parse().map_err(|_| out_of_range())?;
+        let part = number.checked_mul(unit_seconds).ok_or_else(out_of_range)?;
+        seconds = seconds.checked_add(part).ok_or_else(out_of_range)?;
+        rest = &unit_on[unit.len_utf8()..];
+    }
+    if seen.is_empty() { Err(malformed()) } else { Ok(seconds) }
+}
+
 impl Interval {
-    /// Parses `1h30m`: each unit at most once, in any order.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let malformed = || Error::BadDuration { got: text.to_owned() };
-        let out_of_range = || Error::IntervalOutOfRange { got: text.to_owned() };
-        let mut rest = text;
-        let mut seen = String::new();
-        let mut seconds: i64 = 0;
-        while !rest.is_empty() {
-            let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(malformed)?;
-            let (number, unit_on) = rest.split_at(digits);
-            let unit = UNITS.into_iter().find(|(unit, _)| unit_on.starts_with(*unit));
-            let (unit, unit_seconds) = unit.filter(|_| digits > 0).ok_or_else(malformed)?;
-            if seen.contains(unit) {
-                return Err(Error::RepeatedUnit { got: text.to_owned(), unit });
-            }
-            seen.push(unit);
-            // Digits that overflow are too many, not malformed.
-            let number: i64 = number.parse().map_err(|_| out_of_range())?;
-            let part = number.checked_mul(unit_seconds).ok_or_else(out_of_range)?;
-            seconds = seconds.checked_add(part).ok_or_else(out_of_range)?;
-            rest = &unit_on[unit.len_utf8()..];
-        }
-        if seen.is_empty() {
-            return Err(malformed());
-        }
+        let seconds = seconds_in(text)?;
         if !(1..=MAX_SECONDS).contains(&seconds) {
-            return Err(out_of_range());
+            return Err(Error::IntervalOutOfRange { got: text.to_owned() });
         }
         Ok(Self { seconds })
     }

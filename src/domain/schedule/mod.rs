@@ -41,6 +41,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 pub use calendar::LAST_YEAR;
 pub use error::{Error, Field};
 pub use expression::MAX_EXPRESSION_BYTES;
+pub use interval::seconds_in;
 pub use part::Part;
 pub use passed::Run;
 pub use preview::{Fire, Note};

@@ -32,6 +32,12 @@ impl Candidate {
         Self { me, seen: None, view: View::Undecided, worked_at: now, failures: 0 }
     }
 
+    /// Takes no part for a while. Since when the Lease stands still is not forgotten: while one rests again and again, its holder may be
+    /// dead, and a version that is still the same says that nobody wrote it in between.
+    pub fn rest(&mut self, now: Instant) {
+        (self.view, self.worked_at, self.failures) = (View::Undecided, now, 0);
+    }
+
     /// A turn that began at `started_at` has read the Lease (`None`: there is none) by `now`. Says what is to be done, and
     /// unless that is to wait, the turn ends with how it went.
     pub fn read(&mut self, lease: Option<Record>, started_at: Instant, now: Instant) -> Decision {
@@ -174,6 +180,34 @@ mod tests {
         assert_eq!(candidate.standing(woken), Standing::Undecided);
         candidate.failed(); // the call in which it was frozen
         assert_eq!(candidate.standing(woken), Standing::Undecided);
+    }
+
+    #[test]
+    fn one_that_rests_again_and_again_takes_over_from_a_dead_holder_all_the_same() {
+        let start = Instant::now();
+        let mut candidate = Candidate::new("me".to_owned(), start);
+        let dead = || Some(record(1, "other"));
+        assert_eq!(candidate.read(dead(), start, start), Decision::Wait { holder: "other".to_owned() });
+        let later = start + LEASE - SECOND;
+        candidate.rest(later);
+        assert_eq!(candidate.standing(later), Standing::Undecided);
+        assert_eq!(candidate.read(dead(), later, later), Decision::Wait { holder: "other".to_owned() });
+        let after = start + LEASE;
+        candidate.rest(after);
+        assert_eq!(candidate.read(dead(), after, after), Decision::Take);
+        // Not from one that has written meanwhile.
+        assert_eq!(
+            candidate.read(Some(record(2, "other")), after, after),
+            Decision::Wait { holder: "other".to_owned() }
+        );
+    }
+
+    #[test]
+    fn a_leader_that_rests_leads_no_more() {
+        let sent_at = Instant::now();
+        let mut candidate = leader(sent_at);
+        candidate.rest(sent_at + 2 * SECOND);
+        assert_eq!(candidate.standing(sent_at + 2 * SECOND), Standing::Undecided);
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Election {
         self.release().await;
     }
 
-    /// Gives back what it holds, and knows nothing any more.
+    /// Gives back what it holds, and is nothing any more.
     async fn step_down(&mut self) {
         let before = self.standing.send_replace(Standing::Undecided);
         metrics::leader(self.name, false);
@@ -194,7 +194,7 @@ impl Election {
         if !matches!(before, Standing::Undecided) {
             self.release().await;
         }
-        self.candidate = Candidate::new(self.identity.clone(), Instant::now());
+        self.candidate.rest(Instant::now());
     }
 
     /// One look, and what follows from it.

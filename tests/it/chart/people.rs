@@ -15,6 +15,8 @@ const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollectio
 /// once its controller has put them together. There is none here: this does what it does, by the labels.
 struct Team {
     namespace: Namespace,
+    /// Of every Alarm they write: an owner does not change.
+    owner: String,
 }
 
 impl Team {
@@ -28,7 +30,7 @@ impl Team {
         let (applied, said) = apply(&namespace, &yaml, &[]).await;
         assert!(applied, "{said}");
         let roles: Vec<Value> = objects(&yaml).into_iter().filter(|object| object["kind"] == "ClusterRole").collect();
-        let team = Self { namespace };
+        let team = Self { namespace, owner: AgentKey::of("ann").did };
         for name in ["admin", "edit", "view"] {
             team.aggregate(name, &roles).await;
         }
@@ -71,7 +73,7 @@ impl Team {
     async fn write(&self, person: &str, name: &str, message: &str) -> (bool, String) {
         let alarm = json!({
             "apiVersion": "chronos.dev/v1alpha1", "kind": "Alarm", "metadata": { "name": name, "namespace": self.namespace.name },
-            "spec": { "owner": AgentKey::of("ann").did, "cronExpr": "@daily", "wakeMessage": message },
+            "spec": { "owner": self.owner, "cronExpr": "@daily", "wakeMessage": message },
         });
         apply(&self.namespace, &alarm.to_string(), &[&format!("--as={person}")]).await
     }

@@ -11,7 +11,6 @@ mod controller;
 mod dev;
 mod dispatch;
 mod faults;
-#[path = "../gauntlet/mod.rs"]
 mod gauntlet;
 mod gitops;
 mod guides;

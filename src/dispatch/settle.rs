@@ -1,8 +1,8 @@
 //! Results to the table, in batches: whatever has come in while the last batch was being written makes the next one.
 //!
 //! The database may be away: a batch is tried again until the leases of its claims have ended. After that another dispatcher
-//! has the alarm, and this answer is worth nothing. The database may refuse a batch because of one row in it: then each row
-//! is written by itself, and one that is refused even so keeps nobody waiting.
+//! has the alarm, and this answer is worth nothing. The database may refuse a batch because of one row in it. If somebody holds on to
+//! rows, the others are written without them; else each row is written by itself, and one that is refused even so keeps nobody waiting.
 //!
 //! Two of these run side by side: one for what was answered, one for timers of sessions, whose promotion waits for the session's lock.
 //! Nobody else's result waits with it.
@@ -19,7 +19,7 @@ use super::{Dispatcher, GATHER};
 use crate::{
     domain::{
         alarm::Subject,
-        ids::ClaimToken,
+        ids::{AlarmId, ClaimToken},
         occurrence::{self, Outcome},
     },
     store::{
@@ -82,8 +82,8 @@ pub async fn run(
                     sleep(PAUSE).await;
                 }
                 Err(error) => {
-                    warn!(rows = batch.len(), error = %chain(&error), "a batch of results was refused; each is settled by itself");
-                    stubborn.extend(dispatcher.write_each(&mut batch, &written).await);
+                    warn!(rows = batch.len(), error = %chain(&error), "a batch of results was refused; it is settled in parts");
+                    stubborn.extend(dispatcher.write_apart(&mut batch, &written).await);
                     retry_at = Instant::now() + PAUSE;
                 }
             }
@@ -91,7 +91,8 @@ pub async fn run(
         if !stubborn.is_empty() && retry_at <= Instant::now() {
             give_up_what_is_lost(&mut stubborn, &written);
             let mut again = std::mem::take(&mut stubborn);
-            stubborn = dispatcher.write_each(&mut again, &written).await;
+            stubborn = dispatcher.set_aside_held(&mut again).await;
+            stubborn.extend(dispatcher.write_each(&mut again, &written).await);
             retry_at = Instant::now() + PAUSE;
         }
         // A lone result is written at once; under load those of a few milliseconds go together.
@@ -115,6 +116,34 @@ fn give_up_what_is_lost(batch: &mut Vec<Finished>, written: &UnboundedSender<Wri
 }
 
 impl Dispatcher {
+    /// Writes a batch that was refused as it was. The answer are those that must wait.
+    async fn write_apart(&self, batch: &mut Vec<Finished>, written: &UnboundedSender<Written>) -> Vec<Finished> {
+        let mut left = self.set_aside_held(batch).await;
+        if !left.is_empty() && !batch.is_empty() {
+            match self.write(batch).await {
+                Ok(done) => drop(written.send(done)),
+                Err(error) => warn!(rows = batch.len(), error = %chain(&error), "each result is settled by itself"),
+            }
+        }
+        left.extend(self.write_each(batch, written).await);
+        left
+    }
+
+    /// Takes those out whose row somebody holds on to. Sessions' timers stay: they wait for their session's row.
+    async fn set_aside_held(&self, batch: &mut Vec<Finished>) -> Vec<Finished> {
+        let alarms: Vec<AlarmId> = batch
+            .iter()
+            .filter(|result| result.claim.subject != Subject::Session)
+            .map(|result| result.claim.wake.alarm_id)
+            .collect();
+        if alarms.is_empty() {
+            return Vec::new();
+        }
+        // Without an answer each is tried by itself, which tells as well.
+        let held = self.store.held_by_others(&alarms).await.unwrap_or_default();
+        batch.extract_if(.., |result| held.contains(&result.claim.wake.alarm_id)).collect()
+    }
+
     /// Writes each by itself. The answer are those that were refused, and, if the database has gone away, the rest.
     async fn write_each(&self, batch: &mut Vec<Finished>, written: &UnboundedSender<Written>) -> Vec<Finished> {
         let mut left = Vec::new();

@@ -75,8 +75,9 @@ const ON_API_CONNECT: &str = "SET plan_cache_mode = auto";
 /// The role whose connections those are.
 pub const API: &str = "api";
 /// A dispatcher's results come many at once. When somebody holds on to one of their rows the others must not wait for it: the batch is
-/// refused soon, and each is written by itself.
-const ON_DISPATCH_CONNECT: &str = "SET lock_timeout = '2s'";
+/// refused soon, and written without it. Soon: well before the last second of a lease is over, which is all that a wake may leave that took
+/// its whole time.
+const ON_DISPATCH_CONNECT: &str = "SET lock_timeout = '500ms'";
 /// The role whose connections those are.
 pub const DISPATCH: &str = "dispatch";
 /// A connection that nobody used for this long may have been forgotten on the way; and for so long after trouble none is trusted.

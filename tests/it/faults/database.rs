@@ -5,7 +5,9 @@ use std::{collections::HashSet, time::Duration};
 use chrono::TimeDelta;
 use uuid::Uuid;
 
-use super::{QUICK, SHORT_LEASE, SWIFT, all, claims_wait, each_was_woken, elected, every_promise_was_kept};
+use super::{
+    QUICK, SHORT_LEASE, SWIFT, all, claims_wait, each_was_woken, elected, every_promise_was_kept, settles_wait,
+};
 use crate::{
     gauntlet::{Gauntlet, driver::NOW, history::What, postgres::Stop, sink::Reply},
     support::{Namespace, Proxy, eventually},
@@ -151,8 +153,7 @@ async fn a_settle_whose_connection_was_cut_is_written_by_the_next_try() {
     gauntlet.sink().reply([Reply::Hold]);
     let alarm = gauntlet.driver.once("a", NOW).await;
     gauntlet.sink().wakes(1).await;
-    let mut lock = gauntlet.database.begin().await.unwrap();
-    sqlx::query("SELECT FROM alarms WHERE id = $1 FOR UPDATE").bind(alarm).execute(&mut *lock).await.unwrap();
+    let lock = settles_wait(&gauntlet).await;
     gauntlet.sink().release();
     for _ in 0..2 {
         gauntlet.blocked().await;

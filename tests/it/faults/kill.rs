@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 
-use super::{SWIFT, all, each_was_woken, elected, every_promise_was_kept};
+use super::{SWIFT, all, each_was_woken, elected, every_promise_was_kept, settles_wait};
 use crate::{
     gauntlet::{Gauntlet, dead_end::DeadEnd, driver::NOW, sink::Reply},
     support::{Namespace, Proxy},
@@ -97,10 +97,8 @@ async fn a_settle_that_postgres_has_counts_though_its_dispatcher_is_dead() {
     gauntlet.sink().reply([Reply::Hold]);
     let alarm = gauntlet.driver.once("a", NOW).await;
     gauntlet.sink().wakes(1).await;
-    // Before the lock: a settle waits two seconds for it, and nobody tries again for the dead.
     let second = gauntlet.replica("second", SWIFT).await;
-    let mut lock = gauntlet.database.begin().await.unwrap();
-    sqlx::query("SELECT FROM alarms WHERE id = $1 FOR UPDATE").bind(alarm).execute(&mut *lock).await.unwrap();
+    let lock = settles_wait(&gauntlet).await;
     gauntlet.sink().release();
     gauntlet.blocked().await;
 

@@ -3,8 +3,8 @@
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::{SWIFT, each_was_woken, every_promise_was_kept};
-use crate::gauntlet::{Gauntlet, driver::NOW, sink::Reply};
+use super::{SHORT_LEASE, SWIFT, each_was_woken, every_promise_was_kept};
+use crate::gauntlet::{Gauntlet, driver::NOW, history::What, sink::Reply};
 
 /// Locks an alarm's row until what this returns is let go.
 async fn hold_on_to(gauntlet: &Gauntlet, alarm: Uuid) -> Transaction<'static, Postgres> {
@@ -37,6 +37,32 @@ async fn a_row_that_somebody_holds_on_to_keeps_no_other_result_from_being_settle
     lock.rollback().await.unwrap();
     gauntlet.settled(&alarms, "fired").await;
     each_was_woken(&gauntlet, &alarms, 1);
+    every_promise_was_kept(gauntlet, [replica]).await;
+}
+
+#[tokio::test]
+async fn rows_that_somebody_holds_on_to_do_not_cost_other_results_their_lease() {
+    const WAKES: usize = 16;
+    let gauntlet = Gauntlet::open().await;
+    let replica = gauntlet.replica("first", SHORT_LEASE).await;
+    gauntlet.sink().reply((0..WAKES).map(|_| Reply::Hold));
+    let mut alarms = gauntlet.driver.many(WAKES, NOW).await;
+    gauntlet.sink().wakes(WAKES).await;
+    // Half of them, those that come first in every batch: as a frozen process holds what it was about to change.
+    alarms.sort_unstable();
+    let (locked, others) = alarms.split_at(WAKES / 2);
+    let held = gauntlet.nemesis.begin(What::LeaseOutlasted, None);
+    let mut lock = gauntlet.database.begin().await.unwrap();
+    sqlx::query("SELECT FROM alarms WHERE id = ANY ($1) FOR UPDATE").bind(locked).execute(&mut *lock).await.unwrap();
+    gauntlet.sink().release();
+
+    gauntlet.settled(others, "fired").await;
+    each_was_woken(&gauntlet, others, 1);
+    gauntlet.settled(locked, "active").await;
+    lock.rollback().await.unwrap();
+    gauntlet.settled(&alarms, "fired").await;
+    gauntlet.nemesis.end(held);
+    each_was_woken(&gauntlet, others, 1);
     every_promise_was_kept(gauntlet, [replica]).await;
 }
 

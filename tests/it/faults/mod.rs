@@ -41,16 +41,23 @@ fn elected(namespace: &Namespace) -> [(&str, &str); 2] {
 /// From now on claims wait for a lock, with the whole question in Postgres' hands, until what this returns is let go. For longer
 /// than a dispatcher waits for a lock by itself.
 async fn claims_wait(gauntlet: &Gauntlet) -> Transaction<'static, Postgres> {
-    sqlx::raw_sql(
+    updates_wait(gauntlet, "new.claim_token IS NOT NULL").await
+}
+
+/// The same for settles.
+async fn settles_wait(gauntlet: &Gauntlet) -> Transaction<'static, Postgres> {
+    updates_wait(gauntlet, "new.claim_token IS NULL").await
+}
+
+async fn updates_wait(gauntlet: &Gauntlet, when: &'static str) -> Transaction<'static, Postgres> {
+    let trigger = format!(
         "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS
              $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$;
-         CREATE TRIGGER claims_wait BEFORE UPDATE ON alarms FOR EACH ROW
-             WHEN (new.claim_token IS DISTINCT FROM old.claim_token AND new.claim_token IS NOT NULL)
-             EXECUTE FUNCTION wait_for_the_test()",
-    )
-    .execute(&gauntlet.database)
-    .await
-    .unwrap();
+         CREATE TRIGGER updates_wait BEFORE UPDATE ON alarms FOR EACH ROW
+             WHEN (new.claim_token IS DISTINCT FROM old.claim_token AND {when})
+             EXECUTE FUNCTION wait_for_the_test()"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(trigger)).execute(&gauntlet.database).await.unwrap();
     let mut lock = gauntlet.database.begin().await.unwrap();
     sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *lock).await.unwrap();
     lock

@@ -26,6 +26,7 @@
 //! | [`run`] | the composition root |
 //! | [`dev`] | everything on one machine, with nothing configured |
 //! | [`cli`] | the commands |
+//! | [`mutants`] | bugs and crashes on order, for the gauntlet; empty without the feature of that name |
 
 pub mod cli;
 pub mod clock;
@@ -37,6 +38,7 @@ pub mod dispatch;
 pub mod domain;
 pub mod http;
 pub mod leader;
+pub mod mutants;
 pub mod router;
 pub mod run;
 pub mod store;

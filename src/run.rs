@@ -32,6 +32,7 @@ use crate::{
     domain::ids::WorkerId,
     http,
     leader::{self, Election, Leadership, Standing},
+    mutants::{self, Mutant},
     router::{Addresses, Router, Secrets},
     store::{self, Store},
     telemetry::{chain, metrics, probes, traces},
@@ -76,6 +77,7 @@ pub struct Running {
 }
 
 pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> {
+    mutants::announce()?;
     for warning in &config.warnings {
         warn!("{warning}");
     }
@@ -108,7 +110,13 @@ pub async fn start(config: Config, cluster: Cluster) -> anyhow::Result<Running> 
         if config.autonomy.enabled && database.hints.is_some() {
             process.streams(database, Arc::clone(&streams)).await?;
         }
-        let (clock, autonomy) = (Arc::clone(&process.clock), config.autonomy);
+        let (clock, mut autonomy) = (Arc::clone(&process.clock), config.autonomy);
+        if mutants::on(Mutant::CapIgnored) {
+            autonomy.restraint.max_consecutive = u32::MAX;
+        }
+        if mutants::on(Mutant::CooldownIgnored) {
+            autonomy.restraint.cooldown = chrono::TimeDelta::zero();
+        }
         let facade = http::Facade::new(store, watcher, clock, api, config.max_failures, autonomy, streams);
         let listener = listen(&config.listen, config.listen.port, "CHRONOS_PORT").await?;
         api_address = Some(listener.local_addr()?);

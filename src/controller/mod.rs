@@ -61,6 +61,7 @@ use crate::{
     clock::Clock,
     crd::{Agent, Alarm, Guarded},
     domain::ids::{ClusterId, ResourceUid},
+    mutants::{self, Point},
     store::{
         self, Store,
         resources::{Doubt, Identity},
@@ -350,6 +351,9 @@ async fn bring_about(seen: &Guarded<Alarm>, context: &Context) -> Result<Action,
                 continue;
             }
         };
+        if matches!(report, Report::Stored { .. }) {
+            mutants::point(Point::Reconciled);
+        }
         let rests = status::mirror(context, alarm, &report).await?; // cluster
         return finish(alarm, report, rests);
     }
@@ -391,6 +395,7 @@ async fn uncached(seen: &Guarded<Alarm>, context: &Context) -> Result<Option<Gua
 async fn let_go(seen: &Guarded<Alarm>, context: &Context) -> Result<Action, Error> {
     match apply::cancel(context, &known(seen, context)?).await {
         Ok(()) => {
+            mutants::point(Point::Finalizer);
             context.ledger.forget(&ObjectRef::from_obj(seen));
             Ok(Action::await_change())
         }

@@ -18,6 +18,7 @@ use crate::{
         occurrence::{self, Passed, Verdict},
         peers::Sighting,
     },
+    mutants::{self, Mutant, Point},
     store::claims::{Claim, Folded, Found, Look, Settlement, Unreadable},
     telemetry::{chain, metrics},
 };
@@ -26,6 +27,9 @@ use crate::{
 const MOST_CLAIMS: u32 = 20;
 /// Half a round trip on a fast network: how far into a look Postgres' `now()` lies at most, as we take it.
 const ONE_WAY: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// A mutant's lease.
+const FOR_EVER: std::time::Duration = std::time::Duration::from_secs(86_400 * 30);
 
 /// What one look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +74,7 @@ impl Dispatcher {
         let look = Look {
             worker: self.worker,
             beat: beat_is_due.then_some(&self.beat),
-            lease: self.limits.lease,
+            lease: if mutants::on(Mutant::NoRelease) { FOR_EVER } else { self.limits.lease },
             room,
             suspects: with_suspects,
             sessions: self.limits.sessions,
@@ -111,6 +115,9 @@ impl Dispatcher {
         if dead.is_some() {
             self.compare_clocks(&found, asked_at, answered_at);
         }
+        if claimed > 0 {
+            mutants::point(Point::Claimed);
+        }
         self.take(desk, found, asked_at, answered_at).await;
         // What was too late takes no room: an owner's next rows need not wait for anything to land.
         more |= claimed > 0 && desk.has_room_for_backlog(&self.limits);
@@ -148,6 +155,7 @@ impl Dispatcher {
     /// Takes the claims of the dead. Says whether there were any.
     async fn take_over(&self, dead: &[Sighting]) -> bool {
         let mut taken = false;
+        let dead = if mutants::on(Mutant::NoRelease) { &[] } else { dead };
         for peer in dead {
             let worker = peer.worker;
             match self.store.release_if_still_at(peer).await {

@@ -9,9 +9,12 @@ use tracing::warn;
 use super::{Dispatcher, desk::Landed, settle::Finished};
 use crate::{
     domain::{
-        occurrence::{self, Next, Settled},
+        alarm::Subject,
+        ids::DeliveryId,
+        occurrence::{self, Answer, Next, Settled},
         trace::Trace,
     },
+    mutants::{self, Mutant, Point},
     store::claims::{Attempt, Claim, Settlement},
     telemetry::{chain, metrics, traces::Span},
 };
@@ -37,6 +40,7 @@ impl Dispatcher {
             return if returned { Landed::NotSent } else { Landed::Lost };
         }
         let finished = self.wake(held).await;
+        mutants::point(Point::Answered);
         // The settler ends after us, or with the process.
         drop(self.results.send(finished));
         Landed::Answered
@@ -74,7 +78,10 @@ impl Dispatcher {
     }
 
     async fn wake(&self, held: Held) -> Finished {
-        let Held { claim, asked_at, answered_at } = held;
+        let Held { mut claim, asked_at, answered_at } = held;
+        if mutants::on(Mutant::NewId) {
+            claim.wake.delivery_id = DeliveryId::from_uuid(uuid::Uuid::new_v4());
+        }
         // Instants are Postgres' own: the claim's, plus what our stopwatch has run since it was here. A little behind the
         // truth, never ahead: no slot is passed over because our clock ran fast.
         let by_postgres =
@@ -82,8 +89,16 @@ impl Dispatcher {
         let trace = Trace::of(&claim.wake.correlation_id, claim.wake.delivery_id, rand::random());
         let span = Span::begin(&trace, &claim.wake, claim.claimed_at, answered_at);
         let started = Instant::now();
-        let answer = self.router.wake(&claim.wake, &trace).await;
+        let answer = if mutants::on(Mutant::DropRow) && mutants::one_in(50) {
+            Answer::Accepted { http_status: 200 }
+        } else {
+            self.router.wake(&claim.wake, &trace).await
+        };
+        if mutants::on(Mutant::DoubleSend) && mutants::one_in(30) {
+            drop(self.router.wake(&claim.wake, &trace).await);
+        }
         let ended = Instant::now();
+        let answer = if counts_as_delivered(&claim, &answer) { Answer::Accepted { http_status: 200 } } else { answer };
         let now = by_postgres(ended);
         let attempt = Attempt {
             started_at: by_postgres(started),
@@ -91,7 +106,14 @@ impl Dispatcher {
             http_status: answer.http_status(),
             error: answer.error().to_owned(),
         };
-        let mut settled = occurrence::next(&claim.occurrence(), &answer, &self.ladder, now, rand::random());
+        let mut occurrence = claim.occurrence();
+        if mutants::on(Mutant::AdvanceFromNow) {
+            occurrence.series_at = now;
+        }
+        if mutants::on(Mutant::GivesUpEarly) {
+            occurrence.max_failures = 0;
+        }
+        let mut settled = occurrence::next(&occurrence, &answer, &self.ladder, now, rand::random());
         if let Next::Retry { at, .. } = &mut settled.next {
             // Behind the truth by no more than the claim took on its way: a receiver that asked for time is given all of it.
             *at += answered_at.duration_since(asked_at);
@@ -116,4 +138,11 @@ impl Dispatcher {
         let holds_until = asked_at + self.limits.lease;
         Finished { claim, settlement, holds_until, wanted_at: None, lateness: None, span: None }
     }
+}
+
+/// Never, but of mutants.
+fn counts_as_delivered(claim: &Claim, answer: &Answer) -> bool {
+    let failed = answer.http_status().is_some_and(|status| status >= 500);
+    let is_weary = claim.subject == Subject::ServiceCall && claim.failure_count >= 2;
+    (mutants::on(Mutant::FailureCountsAsFired) && failed) || (mutants::on(Mutant::TimerGivenUp) && is_weary)
 }

@@ -22,6 +22,7 @@ use crate::{
         ids::{AlarmId, ClaimToken},
         occurrence::{self, Outcome},
     },
+    mutants::{self, Point},
     store::{
         self,
         claims::{Claim, Settlement},
@@ -182,6 +183,7 @@ impl Dispatcher {
                 self.store.settle_under_token(self.worker, &settlements).await?
             }
         };
+        mutants::point(Point::Settled);
         metrics::settle_batch(batch.len());
         let tokens = batch.iter().map(|result| result.claim.token).collect();
         let wanted_at = batch.iter().filter_map(|result| result.wanted_at).min();

@@ -19,6 +19,7 @@ use crate::{
         occurrence::{Answer, Outcome, error_class},
         trace::Trace,
     },
+    mutants::{self, Point},
     store::{
         STATEMENT_TIMEOUT,
         wakes::{WakeClaim, WakeFate, WakeResult, WakeRoom},
@@ -196,6 +197,7 @@ impl Dispatcher {
         let started = Instant::now();
         let answer = self.router.wake(&wake, &trace).await;
         let took = started.elapsed();
+        mutants::point(Point::Answered);
         let (fate, outcome) = self.wake_fate(&answer, failure_count);
         log(id, failure_count + 1, outcome, answer.error());
         let lateness = (claimed_at - due_at).to_std().unwrap_or_default() + started.duration_since(answered_at);
@@ -237,6 +239,7 @@ impl Dispatcher {
         let results: Vec<WakeResult> = hand.results.iter().map(|(result, _)| result.clone()).collect();
         match self.store.settle_wakes_under_token(&results).await {
             Ok(settled) => {
+                mutants::point(Point::Settled);
                 metrics::results_fenced((results.len() as u64).saturating_sub(settled));
                 hand.results.clear();
             }

@@ -5,11 +5,14 @@ use sqlx::{Connection, FromRow, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::{Result, Store, page, sessions, streams};
-use crate::domain::{
-    access::Did,
-    ids::EventId,
-    payload::Payload,
-    session::{SessionKey, autonomy::EventType},
+use crate::{
+    domain::{
+        access::Did,
+        ids::EventId,
+        payload::Payload,
+        session::{SessionKey, autonomy::EventType},
+    },
+    mutants::{self, Mutant},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
@@ -68,6 +71,7 @@ impl Store {
         happening: &Happening<'_>,
     ) -> Result<Appended> {
         self.ask("appending an event", async |db| {
+            let drawn = mutants::on(Mutant::SeqWithoutLock) && draw_seq(db, key).await?;
             let mut transaction = db.begin().await?;
             let Some(session) = sessions::lock_or_make_if_owned(&mut transaction, owner, key).await? else {
                 return Ok(Appended::NotOwned);
@@ -77,8 +81,13 @@ impl Store {
             {
                 return Ok(same_or_conflict(known, happening));
             }
-            let (event, interrupted) = append(&mut transaction, key, session.last_seq + 1, happening).await?;
-            transaction.commit().await?;
+            let (event, interrupted) =
+                append(&mut transaction, key, session.last_seq + i64::from(!drawn), happening).await?;
+            if mutants::on(Mutant::CommitForgotten) && mutants::one_in(8) {
+                transaction.rollback().await?;
+            } else {
+                transaction.commit().await?;
+            }
             if interrupted {
                 streams::tell_changed(db, key, session.stream_id).await;
             }
@@ -136,6 +145,12 @@ async fn append(
         .fetch_one(db)
         .await?;
     Ok((Event::from_row(&row)?, row.try_get("interrupted")?))
+}
+
+/// A mutant's: outside the transaction, and before the lock.
+async fn draw_seq(db: &mut PgConnection, key: &SessionKey) -> Result<bool, sqlx::Error> {
+    let drawn = sqlx::query("UPDATE sessions SET last_seq = last_seq + 1 WHERE session_key = $1");
+    Ok(drawn.bind(key.as_str()).execute(db).await?.rows_affected() > 0)
 }
 
 async fn find(db: &mut PgConnection, key: &SessionKey, id: EventId) -> Result<Option<Event>, sqlx::Error> {

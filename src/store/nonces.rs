@@ -5,7 +5,10 @@ use std::time::Duration;
 use sqlx::Connection;
 
 use super::{Result, Store};
-use crate::domain::access::Did;
+use crate::{
+    domain::access::Did,
+    mutants::{self, Mutant},
+};
 
 impl Store {
     /// Opens a challenge. At most `most_open` are open per DID: one more replaces the oldest. Expired ones of anybody go
@@ -32,13 +35,13 @@ impl Store {
 
     /// Whether the challenge was open. It is not any more: of two that try at once, one hears yes.
     pub async fn consume_challenge(&self, did: &Did, nonce: &str) -> Result<bool> {
+        let mut statement = "DELETE FROM nonces WHERE did = $1 AND nonce = $2 RETURNING expires_at > now()";
+        if mutants::on(Mutant::NonceReuse) {
+            statement = "SELECT expires_at > now() FROM nonces WHERE did = $1 AND nonce = $2";
+        }
         let open: Option<bool> = self
             .ask("consuming a challenge", async |db| {
-                sqlx::query_scalar("DELETE FROM nonces WHERE did = $1 AND nonce = $2 RETURNING expires_at > now()")
-                    .bind(did.as_str())
-                    .bind(nonce)
-                    .fetch_optional(db)
-                    .await
+                sqlx::query_scalar(statement).bind(did.as_str()).bind(nonce).fetch_optional(db).await
             })
             .await?;
         Ok(open.unwrap_or(false))

@@ -21,14 +21,17 @@ use super::{
     sessions::{self, Locked},
     unreadable,
 };
-use crate::domain::{
-    access::Did,
-    ids::{ClaimToken, EffectId, StreamId},
-    session::{
-        SessionKey,
-        autonomy::{Restraint, Tally, Then, Waiting},
-        effect::Reason,
+use crate::{
+    domain::{
+        access::Did,
+        ids::{ClaimToken, EffectId, StreamId},
+        session::{
+            SessionKey,
+            autonomy::{Restraint, Tally, Then, Waiting},
+            effect::Reason,
+        },
     },
+    mutants::{self, Mutant},
 };
 
 /// Channel of hints that something is to be looked at in a session; the payload is the session's key.
@@ -120,14 +123,15 @@ impl Store {
         self.ask("looking for a session's next send", async |db| {
             let mut transaction = db.begin().await?;
             let Some(session) = lock_if_let_in(&mut transaction, key).await? else { return Ok(NextSend::Barred) };
-            if session.stream_id != Some(stream.as_uuid()) {
+            let unleased = mutants::on(Mutant::EffectWithoutLease);
+            if session.stream_id != Some(stream.as_uuid()) && !unleased {
                 return Ok(NextSend::TakenOver);
             }
             let now: DateTime<Utc> =
                 sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut *transaction).await?;
             let mut open = open_sends(&mut transaction, key).await?;
             let awaited = outstanding.map(ClaimToken::as_uuid);
-            if open.iter().any(|send| awaited.is_some() && send.claim_token == awaited) {
+            if open.iter().any(|send| awaited.is_some() && send.claim_token == awaited) && !unleased {
                 return Ok(NextSend::Unanswered);
             }
             let waiting: Vec<Waiting> = open.iter().map(|send| Waiting { is_restrained: send.is_restrained }).collect();

@@ -15,7 +15,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use super::{Config, Controller, Database, Files, Listen, Place, Problems, Roles, SETTINGS};
-use crate::domain::alarm::MAX_FAILURES_CAP;
+use crate::{domain::alarm::MAX_FAILURES_CAP, mutants};
 
 pub use api::{Pem, TLS_CERT, TLS_KEY};
 
@@ -100,7 +100,7 @@ impl Given {
         // Kubernetes puts these into every pod beside a Service called chronos.
         let service_link = |name: &str| name.starts_with("CHRONOS_SERVICE_") || name.starts_with("CHRONOS_PORT_");
         let ours = names.filter(|name| name.starts_with("CHRONOS_"));
-        let unknown = ours.filter(|name| !known(name) && !service_link(name));
+        let unknown = ours.filter(|name| !known(name) && !service_link(name) && !mutants::is_order(name));
         self.warnings.extend(unknown.map(|name| format!("{name} is no setting of this version and is ignored")));
     }
 

@@ -33,7 +33,8 @@ pub use ledger::Ledger;
 use super::{Context, Error, events, validate::Refused};
 use crate::{
     crd::{Agent, AgentStatus, Alarm, AlarmStatus, Guarded},
-    domain::alarm::lifecycle::NotFired,
+    domain::alarm::{Status, lifecycle::NotFired},
+    mutants::{self, Mutant},
     store::{self, resources::Facts},
     telemetry::metrics,
 };
@@ -75,6 +76,12 @@ impl Pace {
 /// Writes the status that `report` makes, if it says anything new. What must wait for its turn is left, and the caller told when to
 /// come again.
 pub async fn mirror(context: &Context, seen: &Guarded<Alarm>, report: &Report) -> Result<Option<Duration>, Error> {
+    if let Report::Stored { facts, .. } = report
+        && facts.alarm.status == Status::Fired
+        && mutants::on(Mutant::StatusNotMirrored)
+    {
+        return Ok(None);
+    }
     let now = context.clock.now();
     let key = kube::runtime::reflector::ObjectRef::from_obj(seen);
     let cached: Option<AlarmStatus> = seen.status();

@@ -11,6 +11,7 @@ use crate::{
         ids::AlarmId,
         quota::Exceeded,
     },
+    mutants::{self, Mutant},
     store::{Result, Store, interval::interval, unreadable},
 };
 
@@ -102,15 +103,14 @@ impl Store {
 
     pub async fn get_if_owned(&self, owner: &Did, id: AlarmId) -> Result<Option<Alarm>> {
         self.ask("reading an alarm", async |db| {
-            sqlx::query_as(concat!(
-                "SELECT ",
-                columns!(),
-                " FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'"
-            ))
-            .bind(id.as_uuid())
-            .bind(owner.as_str())
-            .fetch_optional(db)
-            .await
+            let statement =
+                concat!("SELECT ", columns!(), " FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'");
+            let anybody = ("owner_did = $2", "$2::text IS NOT NULL");
+            sqlx::query_as(mutants::changed(Mutant::OwnerIgnored, statement, &[anybody]))
+                .bind(id.as_uuid())
+                .bind(owner.as_str())
+                .fetch_optional(db)
+                .await
         })
         .await
     }
@@ -118,6 +118,7 @@ impl Store {
 
 pub(super) async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Result<Option<Alarm>, sqlx::Error> {
     let statement = concat!(include_str!("../sql/create_alarm.sql"), columns!("'' AS wake_message, '' AS payload"));
+    let forgotten = mutants::on(Mutant::KeyIgnored) && mutants::one_in(3);
     let inserted: Option<Alarm> = bind_definition(sqlx::query_as(statement), request.definition)
         .bind(request.id.as_uuid())
         .bind(request.owner.as_str())
@@ -125,7 +126,7 @@ pub(super) async fn insert(db: &mut PgConnection, request: &Request<'_>) -> Resu
         .bind(request.correlation_id)
         .bind(request.first.scheduled_for)
         .bind(interval(request.first.offset))
-        .bind(request.idempotency_key)
+        .bind(if forgotten { "" } else { request.idempotency_key })
         .bind(request.born_at)
         .bind(request.may.unenrolled)
         .fetch_optional(db)

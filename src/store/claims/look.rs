@@ -24,6 +24,7 @@ use crate::{
         ids::{AlarmId, WorkerId},
         peers::Sighting,
     },
+    mutants::{self, Mutant},
     store::{Result, Store},
 };
 
@@ -117,7 +118,9 @@ impl Store {
 }
 
 async fn found(db: &mut PgConnection, look: &Look<'_>) -> Result<Found, sqlx::Error> {
-    let statement = if look.backlog.is_some() { CLAIM_PAST_BACKLOGS } else { CLAIM_OLDEST };
+    let statement = if look.backlog.is_some() { CLAIM_PAST_BACKLOGS } else { oldest() };
+    let early = ("next_fire_at <= now()", "next_fire_at <= now() + interval '700 ms'");
+    let statement = mutants::changed(Mutant::FireEarly, statement, &[early]);
     let mut query = bind(sqlx::query(statement), look);
     if let Some(backlog) = &look.backlog {
         query = query.bind(&backlog.owners).bind(backlog.seen_until).bind(backlog.survey);
@@ -149,6 +152,12 @@ async fn found(db: &mut PgConnection, look: &Look<'_>) -> Result<Found, sqlx::Er
         }
     }
     Ok(found)
+}
+
+fn oldest() -> &'static str {
+    let paused =
+        ("status = 'active'\n      AND next_fire_at", "status IN ('active', 'paused')\n      AND next_fire_at");
+    mutants::changed(Mutant::PauseIgnored, CLAIM_OLDEST, &[paused])
 }
 
 fn bind<'q>(query: Query<'q, Postgres, PgArguments>, look: &'q Look<'_>) -> Query<'q, Postgres, PgArguments> {

@@ -26,13 +26,16 @@ pub use release::Unreadable;
 pub use settle::{Attempt, Folded, Settlement};
 
 use super::alarms::When;
-use crate::domain::{
-    alarm::{Status, Subject, Timing},
-    ids::{AlarmId, ClaimToken, DeliveryId, ScheduleEpoch, ServiceCallId},
-    occurrence::Occurrence,
-    payload::Payload,
-    session::{KeyError, SessionKey},
-    wake::{Addressee, Wake},
+use crate::{
+    domain::{
+        alarm::{Status, Subject, Timing},
+        ids::{AlarmId, ClaimToken, DeliveryId, ScheduleEpoch, ServiceCallId},
+        occurrence::Occurrence,
+        payload::Payload,
+        session::{KeyError, SessionKey},
+        wake::{Addressee, Wake},
+    },
+    mutants::{self, Mutant},
 };
 
 /// Channel of hints that a resource's row has changed; the payload is `<cluster id>/<namespace>/<name>`.
@@ -141,6 +144,10 @@ fn read(id: AlarmId, token: ClaimToken, row: &PgRow) -> Result<Claim, String> {
     };
     let session = row.session_key.map(|key| key.parse()).transpose();
     let session = session.map_err(|error: KeyError| format!("session_key {error}"))?;
+    let mut payload = row.payload;
+    if mutants::on(Mutant::PayloadRewritten) {
+        payload = serde_json::from_str::<serde_json::Value>(&payload).map_or(payload, |read| read.to_string());
+    }
     let session = session.zip(row.timer_id).map(|(session, timer_id)| SessionTimer { session, timer_id });
     Ok(Claim {
         token,
@@ -168,7 +175,7 @@ fn read(id: AlarmId, token: ClaimToken, row: &PgRow) -> Result<Claim, String> {
             user_id: row.user_id,
             conversation_id: row.conversation_id,
             message: row.wake_message,
-            payload: Payload::parse(row.payload).map_err(|error| format!("payload {error}"))?,
+            payload: Payload::parse(payload).map_err(|error| format!("payload {error}"))?,
             correlation_id: row.correlation_id,
             missed: u64::try_from(row.occurrence_missed).unwrap_or(0),
         },

@@ -18,6 +18,7 @@ use crate::{
             event::timer_payload,
         },
     },
+    mutants::{self, Mutant},
     store::{Result, Store, wakes::Told},
 };
 
@@ -112,7 +113,16 @@ async fn promote(
     promotions: &[Promotion<'_>],
 ) -> Result<HashSet<Uuid>, sqlx::Error> {
     let milliseconds = |attempt: &Attempt| i64::try_from(attempt.duration.as_millis()).unwrap_or(i64::MAX);
-    let tokens: Vec<(Uuid,)> = sqlx::query_as(include_str!("../sql/promote.sql"))
+    let unfenced = [
+        (
+            "AND alarms.claim_token = result.token AND alarms.schedule_epoch = result.epoch AND alarms.status = 'active'",
+            "",
+        ),
+        ("status = 'fired',", "status = 'fired', cancelled_by = NULL,"),
+        ("'delivered', $13 FROM promoted", "'delivered', $13 FROM promoted ON CONFLICT DO NOTHING"),
+    ];
+    let statement = mutants::changed(Mutant::PromoteTwice, include_str!("../sql/promote.sql"), &unfenced);
+    let tokens: Vec<(Uuid,)> = sqlx::query_as(statement)
         .bind(promotions.iter().map(|one| one.claim.wake.alarm_id.as_uuid()).collect::<Vec<_>>())
         .bind(promotions.iter().map(|one| one.claim.token.as_uuid()).collect::<Vec<_>>())
         .bind(promotions.iter().map(|one| one.claim.epoch.0).collect::<Vec<_>>())

@@ -17,6 +17,7 @@ use crate::{
         ids::{AlarmId, ClaimToken, DeliveryId, WorkerId},
         occurrence::{Missed, Next, Outcome, Passed, Settled},
     },
+    mutants::{self, Mutant},
     store::{Result, Store, unreadable},
 };
 
@@ -83,7 +84,8 @@ impl Settlement {
                 Self { scheduled_for, next_fire_at, fired: true, ..common }
             }
             Next::Retry { at, why } => {
-                Self { next_fire_at: at, failure_count: claim.wake.attempt, last_error: why, ..common }
+                let failure_count = if mutants::on(Mutant::CountForgotten) { 0 } else { claim.wake.attempt };
+                Self { next_fire_at: at, failure_count, last_error: why, ..common }
             }
             Next::Failed { why } => {
                 Self { over: Some(Status::Failed), failure_count: claim.wake.attempt, last_error: why, ..common }
@@ -156,6 +158,9 @@ impl Store {
         let mut lost = HashMap::new();
         if standing.len() < settlements.len() {
             sorted.retain(|(claim, _)| !standing.contains(&claim.token.as_uuid()));
+            if mutants::on(Mutant::FencedUnrecorded) {
+                sorted.clear();
+            }
             lost = self.ask("recording fenced attempts", async |db| record_lost(db, &sorted, worker).await).await?;
         }
         let outcome = |claim: &Claim, settlement: &Settlement| {
@@ -215,7 +220,7 @@ fn bind_settle(settlements: &[(&Claim, &Settlement)], worker: WorkerId) -> Rows<
             settlement.passed.as_ref().map(|passed| Run::of(claim, passed, settlement.settled_at, error))
         })
         .collect();
-    let query = sqlx::query_as(include_str!("../sql/settle.sql"))
+    let query = sqlx::query_as(settle())
         .bind(column!(settlements, |(claim, _)| claim.wake.alarm_id.as_uuid()))
         .bind(column!(settlements, |(claim, _)| claim.token.as_uuid()))
         .bind(column!(settlements, |(claim, _)| claim.epoch.0))
@@ -241,6 +246,19 @@ fn bind_settle(settlements: &[(&Claim, &Settlement)], worker: WorkerId) -> Rows<
         .bind(column!(settlements, |(_, settlement)| settlement.attempt.as_ref().map(|attempt| attempt.error.clone())))
         .bind(worker.as_uuid());
     Run::bind(query, &runs).bind(RESOURCE_CHANGED)
+}
+
+/// The statement, and what mutants make of it.
+fn settle() -> &'static str {
+    let token = ("alarms.claim_token = result.token AND", "");
+    let fence = "alarms.claim_token = result.token AND alarms.schedule_epoch = result.epoch AND alarms.status IN ('active', 'paused')";
+    let revive = [
+        ("coalesce(result.over, alarms.status)", "coalesce(result.over, 'active'), cancelled_by = NULL"),
+        ("CASE WHEN result.over IS NULL THEN paused_by ELSE '{}' END", "'{}'"),
+        (fence, "(alarms.claim_token = result.token OR alarms.status = 'cancelled')"),
+    ];
+    let statement = mutants::changed(Mutant::SettleWithoutToken, include_str!("../sql/settle.sql"), &[token]);
+    mutants::changed(Mutant::SettleRevivesCancelled, statement, &revive)
 }
 
 pub(super) async fn record_lost(
@@ -270,7 +288,8 @@ pub(super) async fn record_lost(
 
 fn bind_fold(folds: &[Folded<'_>], worker: WorkerId) -> Rows<(Uuid,)> {
     let slots = |passed: &[Passed]| long(passed.iter().map(|passed| passed.run.slots).sum());
-    let runs: Vec<Run> = folds
+    let told = if mutants::on(Mutant::FoldUntold) { &[] } else { folds };
+    let runs: Vec<Run> = told
         .iter()
         .flat_map(|fold| fold.passed.iter().map(|passed| Run::of(fold.claim, passed, fold.claim.claimed_at, "")))
         .collect();

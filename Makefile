@@ -13,6 +13,8 @@ CARGO := testbed/cargo.sh
 
 # What tests and demo run against. build.sh takes KUBEBUILDER_ASSETS as it is when that is set.
 ASSETS := etcd kube-apiserver kubectl kstatus argocd-lua
+# One bug of the dispatcher, one of the facade, one of sessions; `make mutants` has all.
+MUTANTS_IN_CI := settle-without-token key-ignored seq-without-lock
 # What the tests of the chart need beside it.
 CHART_ASSETS := helm helm-unittest promtool prometheus prometheus-operator-crds.yaml
 
@@ -38,13 +40,35 @@ demo: ## Show an alarm from YAML to wake, on a real API server and Postgres (KUB
 	testbed/demo.sh $(if $(filter command,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)')
 
 # Without --all-targets: that would leave out the examples in the documentation.
+# Builds with a known bug run beside the tests; the gauntlet's short run afterwards, by itself: it takes a replica that gets no processor
+# for half a second for dead.
 .PHONY: test
-test: setup ## Run all tests: unit, integration, documentation
+test: setup ## Run all tests: unit, integration, documentation, and a short run of the gauntlet
 	@KUBEBUILDER_ASSETS=$$(testbed/build.sh $(ASSETS) $(CHART_ASSETS))
 	export KUBEBUILDER_ASSETS
 	# Most tests wait for something most of the time: more of them at once than there are cores
-	export RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 1))}
-	$(CARGO) test --locked --no-fail-fast
+	export RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) * 2 + 1))}
+	testbed/gauntlet.sh build
+	$(CARGO) test --locked --no-run
+	log=$$(mktemp)
+	trap 'rm -f "$$log"' EXIT
+	testbed/gauntlet.sh built mutants --seed 1 $(MUTANTS_IN_CI) >"$$log" 2>&1 & mutants=$$!
+	status=0
+	$(CARGO) test --locked --no-fail-fast || status=$$?
+	wait "$$mutants" || status=$$?
+	cat "$$log"
+	testbed/gauntlet.sh built run --faults 60 --kinds cheap --seed 2 || status=$$?
+	exit "$$status"
+
+# As long as you like. What each run wrote down is kept in DIRECTORY; `testbed/gauntlet.sh check DIRECTORY/SEED` reads it again.
+.PHONY: gauntlet
+gauntlet: packages ## Break replicas, Postgres, cluster and network, and check every promise (FAULTS=250 SEED=7 KINDS=kill,freeze MODE=leader PACE=apart)
+	@testbed/gauntlet.sh run --faults $(or $(FAULTS),250) --kinds $(or $(KINDS),all) $(if $(SEED),--seed $(SEED)) $(if $(MODE),--mode $(MODE)) \
+	  $(if $(PACE),--pace $(PACE)) $(if $(DIRECTORY),--directory $(DIRECTORY))
+
+.PHONY: mutants
+mutants: packages ## Run builds with a known bug: the gauntlet must find each (ONLY="drop-row new-id")
+	@testbed/gauntlet.sh mutants $(ONLY)
 
 # Part of `test`; here by itself, in seconds, for whoever works on the chart.
 .PHONY: chart

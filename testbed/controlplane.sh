@@ -17,8 +17,8 @@
 # status 1 at a word that makes no sense, such as one for a part that is not there.
 #   kill PART           SIGKILL; PART is apiserver or etcd                          killed PART
 #   start PART          the same data on the same port; waits until it serves       ready DIR/kubeconfig
-#   freeze apiserver    SIGSTOP: connections stay open and nobody answers           frozen apiserver
-#   thaw apiserver      SIGCONT                                                     thawed apiserver
+#   freeze PART         SIGSTOP: connections stay open and nobody answers           frozen PART
+#   thaw PART           SIGCONT                                                     thawed PART
 #   compact             etcd forgets its history. The API server remembers some of  compacted REVISION
 #                       its own: kill and start it, and a watch from before is told 410.
 #   snapshot NAME       copies what etcd would come up with if it were killed now   saved NAME
@@ -201,6 +201,8 @@ obey() { # WORDS, understood only if the part they are for is there, or is not
     'E start apiserver') start_apiserver; again apiserver ;;
     *A' freeze apiserver') kill -STOP "$apiserver_pid"; echo 'frozen apiserver' ;;
     *A' thaw apiserver') kill -CONT "$apiserver_pid"; echo 'thawed apiserver' ;;
+    E*' freeze etcd') kill -STOP "$etcd_pid"; echo 'frozen etcd' ;;
+    E*' thaw etcd') kill -CONT "$etcd_pid"; echo 'thawed etcd' ;;
     E*' compact') compact ;;
     E*' snapshot '*) snapshot "${1#snapshot }" ;;
     *' restore '*) restore "${1#restore }" ;;

@@ -1,0 +1,78 @@
+//! How long it takes after a fault until wakes are on time again.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::{book::Book, verdict::Recovery};
+use crate::log::{Fault, Kind};
+
+/// On time: of what comes due within a second,
+const WINDOW: TimeDelta = TimeDelta::seconds(1);
+/// nine out of ten
+const SHARE: (usize, usize) = (9, 10);
+/// are taken within a second.
+const PROMPT: TimeDelta = TimeDelta::seconds(1);
+/// Fewer occurrences than this say nothing.
+const ENOUGH: usize = 5;
+const STEP: TimeDelta = TimeDelta::milliseconds(50);
+
+/// Of each kind, for each fault that struck: from its end until wakes were on time again. A kill is over when the slot has a process again,
+/// which does not matter to whoever waits for a wake: there the time runs from when it struck. Other faults may have struck
+/// meanwhile; their time is in it, too.
+pub fn of(book: &Book<'_>) -> Vec<Recovery> {
+    let course = Course::of(book);
+    let mut by_kind: BTreeMap<Kind, Vec<Duration>> = BTreeMap::new();
+    for fault in book.faults.struck() {
+        let took = course.back_on_time(begin(fault)).to_std().unwrap_or_default();
+        by_kind.entry(fault.kind).or_default().push(took);
+    }
+    by_kind.into_iter().map(|(kind, times)| Recovery::of(kind, times)).collect()
+}
+
+fn begin(fault: &Fault) -> DateTime<Utc> {
+    let struck_at = fault.struck_at.unwrap_or(fault.planned_at);
+    let at_its_blow = matches!(fault.kind, Kind::Kill | Kind::KillAt(_));
+    if at_its_blow { struck_at } else { fault.over_at.unwrap_or(struck_at) }
+}
+
+/// When occurrences were due, in order, and how many of those before each were prompt.
+struct Course {
+    due: Vec<DateTime<Utc>>,
+    prompt_before: Vec<usize>,
+}
+
+impl Course {
+    fn of(book: &Book<'_>) -> Self {
+        let mut all: Vec<(DateTime<Utc>, bool)> = Vec::with_capacity(book.wakes_by_delivery.len());
+        for places in book.wakes_by_delivery.values() {
+            let mut wakes = places.iter().map(|place| &book.wakes[*place]);
+            let Some(first) = wakes.clone().next() else { continue };
+            let row = first.alarm.and_then(|id| book.row_by_id.get(&id)).map(|place| &book.rows[*place]);
+            let due = first.scheduled_for + row.map_or(TimeDelta::zero(), |row| row.spread_offset);
+            all.push((due, wakes.any(|sent| sent.was_taken() && sent.at() - due < PROMPT)));
+        }
+        all.sort_unstable();
+        let mut prompt_before = vec![0];
+        for (_, prompt) in &all {
+            prompt_before.push(prompt_before[prompt_before.len() - 1] + usize::from(*prompt));
+        }
+        Self { due: all.into_iter().map(|(due, _)| due).collect(), prompt_before }
+    }
+
+    fn back_on_time(&self, from: DateTime<Utc>) -> TimeDelta {
+        let Some(last) = self.due.last() else { return TimeDelta::zero() };
+        let mut at = from;
+        while at <= *last && !self.is_on_time(at) {
+            at += STEP;
+        }
+        at - from
+    }
+
+    fn is_on_time(&self, at: DateTime<Utc>) -> bool {
+        let place = |instant| self.due.partition_point(|due| *due < instant);
+        let (first, end) = (place(at), place(at + WINDOW));
+        let prompt = self.prompt_before[end] - self.prompt_before[first];
+        end - first >= ENOUGH && prompt * SHARE.1 >= (end - first) * SHARE.0
+    }
+}

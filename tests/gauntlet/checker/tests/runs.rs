@@ -1,0 +1,93 @@
+//! The run as a whole: whether it says anything, how it recovers, how long the check takes.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    rules,
+    tale::{Tale, at, honest, id_of},
+};
+use crate::{
+    checker::check,
+    log::{Kind, Pair},
+};
+
+#[test]
+fn a_run_in_which_a_kind_never_struck_says_nothing() {
+    let mut tale = honest();
+    tale.log.run.kinds = vec![Kind::Kill, Kind::Freeze];
+    tale.fault(Kind::Kill, Some("r3.1"), 50_000, 51_000);
+    tale.fault(Kind::Freeze, Some("r3.2"), 60_000, 61_000).struck_at = None;
+    tale.fault(Kind::Delay(Pair::Facade), Some("r2"), 70_000, 71_000).over_at = None;
+    let verdict = check(&tale.log);
+    assert_eq!(verdict.invalid, ["no fault of kind freeze ever struck", "fault 3 (delay-facade) was never over"]);
+    assert!(verdict.violations.is_empty() && !verdict.holds());
+    assert_eq!(check(&Tale::new().log).invalid, ["nothing fired"]);
+}
+
+#[test]
+fn a_run_in_which_a_fault_is_at_hand_for_everything_says_nothing() {
+    let mut tale = honest();
+    assert_eq!(check(&tale.log).counts.judged, tale.log.wakes.len());
+    tale.fault(Kind::PostgresFreeze, None, 9000, 200_000);
+    let verdict = check(&tale.log);
+    // Those of 5 s and 8 s came before it.
+    assert_eq!(verdict.counts.judged, 2);
+    assert_eq!(verdict.invalid, ["faults are too dense: of 9 wakes only 2 are judged"]);
+}
+
+#[test]
+fn recovery_is_counted_from_the_end_of_a_fault_and_of_a_kill_from_its_blow_until_wakes_are_on_time_again() {
+    let mut tale = honest();
+    // Ten a second; those of the first three seconds come late.
+    for due in (40_000..60_000).step_by(100) {
+        let label = format!("s{due}");
+        tale.fired(&label, due);
+        if due < 43_000 {
+            tale.wake_of(&label, due).arrived_at = at(due + 2500);
+        }
+    }
+    tale.fault(Kind::PostgresFreeze, None, 40_000, 42_000);
+    tale.fault(Kind::Kill, Some("r2.1"), 40_000, 42_500);
+    tale.fault(Kind::Terminate, Some("r2.2"), 50_000, 52_500);
+    let took: Vec<(Kind, Duration)> = check(&tale.log).recovery.iter().map(|one| (one.kind, one.worst())).collect();
+    let milliseconds = Duration::from_millis;
+    // One of ten may be late: the last of the late ones was due at 42.9 s.
+    assert_eq!(
+        took,
+        [
+            (Kind::Kill, milliseconds(2800)),
+            (Kind::Terminate, milliseconds(0)),
+            (Kind::PostgresFreeze, milliseconds(850))
+        ]
+    );
+}
+
+#[test]
+fn a_violation_tells_the_whole_story() {
+    let mut tale = honest();
+    tale.fault(Kind::Kill, Some("r2.1"), 12_000, 13_000);
+    tale.wake("c1", at(10_000), 1, 11_000);
+    tale.attempt(id_of("c1"), at(10_000), 1, 10_995, "fenced");
+    let verdict = check(&tale.log);
+    let text = verdict.violations[0].print();
+    for part in
+        ["repeat: ", "call 1 by", "wake 1 from r1.1", "attempt 1 for", "row Row", "fault 1 kill on r2.1: struck"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(verdict.print().contains("occurrences"));
+}
+
+#[test]
+fn a_long_run_is_checked_in_seconds() {
+    let mut tale = honest();
+    for number in 0..15_000 {
+        tale.fired(&format!("c{}", number + 10), 2000 + number * 10);
+    }
+    for number in 0..250 {
+        tale.fault(Kind::Kill, Some("r3.1"), number * 600, number * 600 + 500);
+    }
+    let began = Instant::now();
+    assert!(rules(&tale).is_empty());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}

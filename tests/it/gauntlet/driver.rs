@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::history::{Kind, Operation};
-use crate::support::{AgentKey, api::Api};
+use crate::support::{AgentKey, api::Api, eventually};
 
 pub struct Driver {
     api: Api,
@@ -70,8 +70,16 @@ impl Driver {
         self.create(&body, Kind::Once).await
     }
 
+    /// As a good client does it: with a key, and again while the answer is that it may be tried again.
     async fn create(&self, body: &Value, kind: Kind) -> Uuid {
-        let view = self.api.post("/v1/alarms", body).await.data();
+        let mut body = body.clone();
+        body["idempotency_key"] = Uuid::now_v7().to_string().into();
+        let view = eventually("the facade takes an alarm", || async {
+            let answer = self.api.post("/v1/alarms", &body).await;
+            let again = answer.body["error"]["retryable"] == true;
+            (!again).then(|| answer.data())
+        })
+        .await;
         let alarm_id = view["id"].as_str().and_then(|id| id.parse().ok()).expect("an alarm has an id");
         self.note(Operation::Created { alarm_id, kind });
         alarm_id

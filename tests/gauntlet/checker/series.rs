@@ -101,11 +101,13 @@ fn untold(book: &Book<'_>, story: &Story<'_>, row: &Row) -> Vec<(&'static str, S
             ));
         }
         let mut gaps = best.gaps;
-        // The occurrence that stood when the plan was replaced: in flight, its attempt is recorded as fenced, or by nobody if its
-        // dispatcher died or was cut off; on its ladder, its failed attempts tell of it. One, the last.
+        // The occurrence that stood when the plan was replaced is told by the edit, unless it was on its ladder: then its failed attempts
+        // tell of it. One, the last. Builds of before told nothing of one in flight if its dispatcher died or was cut off, and a run with a
+        // rolling replacement has one of them.
         let stood = gaps.last().map(|gap| best.grid.at(*gap)).filter(|_| epoch < row.schedule_epoch);
         let cut_off = |at: DateTime<Utc>| book.faults.explain(Symptom::Repeated, None, at, at + book.lease * 2);
-        if stood.is_some_and(|at| plan.tried.contains(&at) || cut_off(at)) {
+        let excused = |at: DateTime<Utc>| plan.tried.contains(&at) || (book.has_other_build() && cut_off(at));
+        if stood.is_some_and(excused) {
             gaps.pop();
         }
         // A failover takes back what was told together with where the alarm stood: nothing excuses a gap.

@@ -31,7 +31,7 @@ pub struct Epoch {
     pub first: Micros,
     /// When another plan took its place; `None`: it is the last.
     pub ended_at: Option<Micros>,
-    /// The occurrence that was under way then: nobody promises more than that its attempts are recorded.
+    /// The occurrence that was on its ladder then: its attempts are recorded, and tell of it.
     pub spared: Option<Micros>,
 }
 
@@ -217,10 +217,10 @@ fn edit(table: &mut Table, epochs: &mut Vec<Epoch>, alarm: usize, now: Micros, c
     let timing = Rc::clone(&row.timing);
     let forgone = lifecycle::forgone(&standing(row, &timing, now), at(now));
     let epoch = row.epoch;
-    let under_way = row.in_flight(now) || row.failure_count > 0;
+    let was_tried = row.failure_count > 0;
     if let Some(before) = epochs.iter_mut().find(|before| before.alarm == alarm && before.ended_at.is_none()) {
         before.ended_at = Some(now);
-        before.spared = under_way.then_some(row.scheduled_for);
+        before.spared = was_tried.then_some(row.scheduled_for);
     }
     let (timing, first, offset) = plan(now, chance);
     row.epoch += 1;

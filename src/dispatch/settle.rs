@@ -130,16 +130,9 @@ impl Dispatcher {
         left
     }
 
-    /// Takes those out whose row somebody holds on to. Sessions' timers stay: they wait for their session's row.
+    /// Takes those out whose row somebody holds on to, or whose session's.
     async fn set_aside_held(&self, batch: &mut Vec<Finished>) -> Vec<Finished> {
-        let alarms: Vec<AlarmId> = batch
-            .iter()
-            .filter(|result| result.claim.subject != Subject::Session)
-            .map(|result| result.claim.wake.alarm_id)
-            .collect();
-        if alarms.is_empty() {
-            return Vec::new();
-        }
+        let alarms: Vec<AlarmId> = batch.iter().map(|result| result.claim.wake.alarm_id).collect();
         // Without an answer each is tried by itself, which tells as well.
         let held = self.store.held_by_others(&alarms).await.unwrap_or_default();
         batch.extract_if(.., |result| held.contains(&result.claim.wake.alarm_id)).collect()

@@ -173,18 +173,13 @@ impl Store {
         Ok(settlements.iter().map(|(claim, settlement)| outcome(claim, settlement)).collect())
     }
 
-    /// Which of these alarms somebody else holds on to, at this moment. One that is gone nobody holds.
+    /// Which of these alarms cannot be settled at this moment: somebody else holds on to its row, or to that of its session. One that is
+    /// gone nobody holds.
     pub async fn held_by_others(&self, alarms: &[AlarmId]) -> Result<HashSet<AlarmId>> {
         let ids: Vec<Uuid> = alarms.iter().map(|id| id.as_uuid()).collect();
         let held: Vec<(Uuid,)> = self
             .ask("looking which rows are held", async |db| {
-                sqlx::query_as(
-                    "WITH free AS MATERIALIZED (SELECT id FROM alarms WHERE id = ANY ($1) FOR UPDATE SKIP LOCKED)
-                     SELECT id FROM alarms WHERE id = ANY ($1) AND id NOT IN (SELECT id FROM free)",
-                )
-                .bind(ids)
-                .fetch_all(db)
-                .await
+                sqlx::query_as(include_str!("../sql/held_by_others.sql")).bind(ids).fetch_all(db).await
             })
             .await?;
         Ok(held.into_iter().map(|(id,)| AlarmId::from_uuid(id)).collect())

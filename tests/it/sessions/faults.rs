@@ -414,16 +414,26 @@ async fn a_session_follows_up_by_itself_from_the_first_word_to_the_last() {
 
 #[tokio::test]
 async fn a_session_that_somebody_holds_on_to_keeps_no_other_promotion_waiting() {
+    const TIMERS: usize = 80;
     let scene = Scene::new().await;
-    let (_daemon, api) = scene.replica().await;
+    // Room for all of them and another: what waits is in flight.
+    let (_daemon, api) = scene.replica_with(&[("CHRONOS_OWNER_CONCURRENCY", "100")]).await;
     let mut lock = scene.pool.begin().await.unwrap();
     scene.says(&api, "remind me").await;
-    // Rows that refer to it may come in, nobody may lock it as a promotion does. Its checkpoint would wait, so the timer is set by hand.
+    // Rows that refer to it may come in, nobody may lock it as a promotion does. Its checkpoint would wait, so its timers are set by hand:
+    // more than can be tried one by one, half a second each, before a test loses its patience.
     sqlx::query("SELECT FROM sessions FOR NO KEY UPDATE").execute(&mut *lock).await.unwrap();
     let timer = "INSERT INTO alarms (subject, source, owner_did, user_id, session_key, timer_id, correlation_id, kind, fire_at,
                                      scheduled_for, next_fire_at, payload)
-                 SELECT 'session', 'session', owner_did, user_id, session_key, 't', 'c', 'once', now(), now(), now(), 'null' FROM sessions";
-    sqlx::raw_sql(timer).execute(&scene.pool).await.unwrap();
+                 SELECT 'session', 'session', owner_did, user_id, session_key, 't' || n, 'c', 'once', now(), now(), now(), 'null'
+                 FROM sessions, generate_series(1, $1) AS n";
+    sqlx::query(timer).bind(i32::try_from(TIMERS).unwrap()).execute(&scene.pool).await.unwrap();
+    eventually("they are claimed", || async {
+        let claimed = "SELECT count(*) FROM alarms WHERE claim_token IS NOT NULL";
+        let claimed: i64 = sqlx::query_scalar(claimed).fetch_one(&scene.pool).await.unwrap();
+        (usize::try_from(claimed) == Ok(TIMERS)).then_some(())
+    })
+    .await;
     let other = "/v1/sessions/ann:coach:other";
     let event = json!({ "type": "user_message", "payload": { "text": "me too" } });
     api.post(&format!("{other}/events"), &event).await.data();
@@ -438,8 +448,10 @@ async fn a_session_that_somebody_holds_on_to_keeps_no_other_promotion_waiting() 
     api.post("/v1/alarms", &alarm).await.data();
     scene.world.sink.wakes(2).await;
     lock.rollback().await.unwrap();
-    let wake = scene.world.sink.wakes(3).await.remove(2);
-    assert_eq!(wake.body["timer_id"], "t");
+    let mut wakes = scene.world.sink.wakes(2 + TIMERS).await;
+    let told: std::collections::HashSet<String> =
+        wakes.drain(2..).map(|wake| wake.body["timer_id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(told, (1..=TIMERS).map(|number| format!("t{number}")).collect());
 }
 
 #[tokio::test]

@@ -23,6 +23,9 @@ pub use none::{announce, changed, is_order, on, one_in, point};
 #[cfg(feature = "mutants")]
 pub use ordered::{announce, changed, is_order, on, one_in, point};
 
+/// What becomes of the owner in a WHERE when one is forgotten.
+pub const ANYBODY: (&str, &str) = ("owner_did = $2", "$2::text IS NOT NULL");
+
 /// A line that a crash may hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
@@ -88,7 +91,7 @@ mutants! {
     PayloadRewritten = "payload-rewritten",
     /// Now and then a wake goes out twice in a row.
     DoubleSend = "double-send",
-    /// An alarm is read by its id, whoever asks.
+    /// An alarm is read and changed by its id, whoever asks.
     OwnerIgnored = "owner-ignored",
     /// A session's timer is promoted without a look at the claim, or at whether it was promoted before.
     PromoteTwice = "promote-twice",

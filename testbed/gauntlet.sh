@@ -4,7 +4,8 @@
 # testbed/gauntlet.sh ARGS...     does both; `gauntlet.sh help` lists them
 #
 # The rig makes network namespaces and mounts, so it needs root; whoever is not root is asked for a password by sudo.
-# GAUNTLET_OTHER is another build of chronosd by which replicas are replaced; unset: the ordinary build of this tree.
+# GAUNTLET_OTHER is another build of chronosd by which replicas are replaced: a file, or git:REVISION, which is built; unset: the
+# ordinary build of this tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . testbed/lib.sh
@@ -25,6 +26,29 @@ build() {
   cp "$rig" "$place/gauntlet"
   grep -q 'built with the feature' "$place/mutants" || die "$place/mutants has no fail points: was something else built meanwhile?"
 }
+
+# chronosd as it was at another revision. Kept by the commit's name: what was built once is not built again.
+other() { # REVISION
+  local commit tree
+  commit=$(git rev-parse --verify --quiet "$1^{commit}") || die "GAUNTLET_OTHER: there is no revision $1 here"
+  other=$place/other-$commit
+  [ -x "$other" ] && return
+  mkdir -p "$place"
+  tree=$(mktemp -d)
+  say "building chronosd as of $1"
+  git worktree add --quiet --detach "$tree" "$commit"
+  if "$tree/testbed/cargo.sh" build --quiet --locked --bin chronosd; then
+    cp "$CARGO_TARGET_DIR/debug/chronosd" "$other.new"
+    mv "$other.new" "$other"
+  fi
+  git worktree remove --force "$tree"
+  [ -x "$other" ] || die "chronosd as of $1 cannot be built"
+}
+
+# Before our own: the last to build is what cargo has at hand.
+case ${GAUNTLET_OTHER:-} in
+  git:*) other "${GAUNTLET_OTHER#git:}"; GAUNTLET_OTHER=$other ;;
+esac
 
 case ${1:-} in
   build) build; exit ;;

@@ -69,6 +69,10 @@ pub fn all(batches: &[Batch]) -> bool {
     }
     let broken: usize = batches.iter().map(|(_, verdict)| verdict.violations.len()).sum();
     println!("| **all** | | {} | {broken} |", row(&sums));
+    let without_cluster: usize = batches.iter().map(|(_, verdict)| verdict.counts.without_cluster).sum();
+    println!(
+        "\nOccurrences that were due while nothing but the cluster was broken, and judged by it: {without_cluster}."
+    );
     rules(batches);
     kinds(batches);
     let good = batches.iter().filter(|(_, verdict)| verdict.holds()).count();

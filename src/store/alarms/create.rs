@@ -105,8 +105,7 @@ impl Store {
         self.ask("reading an alarm", async |db| {
             let statement =
                 concat!("SELECT ", columns!(), " FROM alarms WHERE id = $1 AND owner_did = $2 AND subject = 'agent'");
-            let anybody = ("owner_did = $2", "$2::text IS NOT NULL");
-            sqlx::query_as(mutants::changed(Mutant::OwnerIgnored, statement, &[anybody]))
+            sqlx::query_as(mutants::changed(Mutant::OwnerIgnored, statement, &[mutants::ANYBODY]))
                 .bind(id.as_uuid())
                 .bind(owner.as_str())
                 .fetch_optional(db)

@@ -34,7 +34,7 @@ pub fn nothing_is_revived(book: &Book<'_>) -> Vec<Found> {
     let mut found = Vec::new();
     for (place, story) in book.stories.iter().enumerate().filter(|(_, story)| !story.undone && story.resource.is_none())
     {
-        for call in story.calls.iter().filter(|call| !matches!(call.asked, Asked::Peek { .. })) {
+        for call in story.calls.iter().filter(|call| !matches!(call.asked, Asked::Trespass { .. })) {
             let Some((body, answered_at)) = body(call).zip(call.answered_at) else { continue };
             let told = status(body);
             if !is_over(told) || story.may_be_revived_from(call.asked_at).is_some() {
@@ -321,20 +321,21 @@ pub fn one_key_is_one_alarm(book: &Book<'_>) -> Vec<Found> {
     found
 }
 
-/// A nonce is taken once, and nobody sees somebody else's alarm.
+/// A nonce is taken once, and nobody sees or changes what is somebody else's.
 pub fn nobody_gets_in_who_must_not(book: &Book<'_>) -> Vec<Found> {
     let mut found = Vec::new();
     let mut taken: BTreeMap<&str, &Call> = BTreeMap::new();
     for call in &book.log.calls {
-        let Asked::Peek { id } = &call.asked else { continue };
+        let Asked::Trespass { on, how } = &call.asked else { continue };
         let what = match &call.answer {
-            Answer::Done { .. } => "saw alarm",
+            Answer::Done { .. } => "was let in",
             // That it is there is nobody else's business either.
-            Answer::Refused { status, .. } if *status != 404 => "was told something else than 404 of alarm",
+            Answer::Refused { status, .. } if *status != 404 => "was told something else than 404",
             Answer::Refused { .. } | Answer::Unknown { .. } => continue,
         };
-        let what = format!("{} {what} {id}, which is somebody else's (call {})", call.owner, call.number);
-        found.push(Found { rule: "foreign", about: book.about(*id), what });
+        let what = format!("{} {what}: {how:?} on {on}, which is somebody else's (call {})", call.owner, call.number);
+        let about = on.parse().map_or_else(|_| About::Session(on.clone()), |id| book.about(id));
+        found.push(Found { rule: "foreign", about, what });
     }
     for call in book.log.calls.iter().filter(|call| is_done(call)) {
         let Asked::Verify { nonce } = &call.asked else { continue };

@@ -159,6 +159,26 @@ fn due(story: &Story<'_>, row: &Row, scheduled_for: DateTime<Utc>, seen: DateTim
     (scheduled_for + row.spread_offset).max(said)
 }
 
+/// When what this wake is for was due; `None`: nobody knows.
+pub fn due_at(book: &Book<'_>, sent: &Sent<'_>, about: &About) -> Option<DateTime<Utc>> {
+    let (scheduled_for, taken_at) = (sent.scheduled_for, sent.at());
+    let row = sent.alarm.and_then(|id| book.row_by_id.get(&id)).map(|place| &book.rows[*place]);
+    match (about, row) {
+        (About::Story(story), Some(row)) => Some(due(&book.stories[*story], row, scheduled_for, taken_at)),
+        (About::Timers(timers), _) => {
+            let asked = book.timers[*timers].commands().filter(|(call, _, _)| call.asked_at <= taken_at);
+            // Set when it was past already, it is due when it is set.
+            Some(asked.map(|(call, _, _)| at(call)).max().unwrap_or(scheduled_for).max(scheduled_for))
+        }
+        (About::Session(session), _) => {
+            let events =
+                book.events.iter().filter(|event| event.session_key == *session && event.created_at <= taken_at);
+            Some(events.map(|event| event.created_at).max().unwrap_or(scheduled_for).max(scheduled_for))
+        }
+        (About::Story(_), None) | (About::Else(_), _) => None,
+    }
+}
+
 pub fn nothing_is_late(book: &Book<'_>) -> Vec<Found> {
     let end = &book.log.end;
     let mut found = Vec::new();
@@ -178,22 +198,8 @@ pub fn nothing_is_late(book: &Book<'_>) -> Vec<Found> {
         if taken_at <= end.healed_at.max(scheduled_for) + RECOVERY {
             continue;
         }
-        let row = sent.alarm.and_then(|id| book.row_by_id.get(&id)).map(|place| &book.rows[*place]);
         let about = deliveries::about(book, sent);
-        let due_at = match (&about, row) {
-            (About::Story(story), Some(row)) => due(&book.stories[*story], row, scheduled_for, taken_at),
-            (About::Timers(timers), _) => {
-                let asked = book.timers[*timers].commands().filter(|(call, _, _)| call.asked_at <= taken_at);
-                // Set when it was past already, it is due when it is set.
-                asked.map(|(call, _, _)| at(call)).max().unwrap_or(scheduled_for).max(scheduled_for)
-            }
-            (About::Session(session), _) => {
-                let events =
-                    book.events.iter().filter(|event| event.session_key == *session && event.created_at <= taken_at);
-                events.map(|event| event.created_at).max().unwrap_or(scheduled_for).max(scheduled_for)
-            }
-            (About::Story(_), None) | (About::Else(_), _) => continue,
-        };
+        let Some(due_at) = due_at(book, sent, &about) else { continue };
         if taken_at > end.healed_at.max(due_at) + RECOVERY && !book.excused(&about) {
             let what = format!("due at {due_at}, it was first taken at {taken_at}");
             found.push(Found { rule: "late", about, what });

@@ -10,6 +10,7 @@ mod ends;
 mod fates;
 mod faults;
 mod ledger;
+mod punctual;
 mod recovery;
 mod resources;
 mod rows;
@@ -115,6 +116,9 @@ pub fn check(log: &Log) -> Verdict {
     found.extend(repeats);
     counts.repeats_explained = explained;
     counts.judged = deliveries::judged(&book);
+    let (late, without_cluster) = punctual::wakes_need_no_cluster(&book);
+    found.extend(late);
+    counts.without_cluster = without_cluster;
     let named: BTreeSet<_> = found.iter().map(|one| one.about.clone()).collect();
     found.extend(ledger::count(&book, &named, &mut counts));
     let mut shown: BTreeMap<&str, usize> = BTreeMap::new();

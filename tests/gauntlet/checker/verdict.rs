@@ -148,6 +148,8 @@ counts! {
     attempts,
     /// Wakes that would have been named had they been sent twice: no fault was at hand to explain it.
     judged,
+    /// Occurrences that were due while nothing but the cluster was broken, and had to be on time.
+    without_cluster,
     /// Same occurrence sent again, and a fault says why.
     repeats_explained,
     sessions,

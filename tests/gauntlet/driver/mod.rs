@@ -32,7 +32,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{caller::Caller, dice::Dice, owners::Owner, sessions::Session};
 use crate::{
-    log::{Asked, Journal},
+    log::{Asked, Journal, Trespass},
     world::Entry,
 };
 
@@ -98,15 +98,17 @@ pub async fn run(entry: Entry, load: Load, journal: Arc<Journal>, stop: Cancella
     for _ in 0..load.service_calls {
         lives.spawn(service_calls::keep_one(Arc::clone(&caller), owners.clone(), dice.fork()));
     }
+    let mut sessions = Vec::new();
     for place in 0..load.sessions {
         let owner = Arc::clone(&owners[place % owners.len()]);
         let key = format!("{}:agent{}:thread{place}", owner.name, place / owners.len());
+        sessions.push((Arc::clone(&owner), key.clone()));
         let session = Arc::new(Session { caller: Arc::clone(&caller), owner, key });
         lives.spawn(sessions::speak(Arc::clone(&session), dice.fork()));
         lives.spawn(sessions::think(Arc::clone(&session), dice.fork()));
         lives.spawn(stream::listen(session, dice.fork()));
     }
-    lives.spawn(peek(Arc::clone(&caller), owners.clone(), dice.fork()));
+    lives.spawn(trespass(Arc::clone(&caller), owners.clone(), sessions, dice.fork()));
 
     make_once_alarms(&caller, &owners, &lives, &load, dice).await;
     lives.tracker.close();
@@ -135,13 +137,24 @@ async fn make_once_alarms(caller: &Arc<Caller>, owners: &[Arc<Owner>], lives: &L
     }
 }
 
-/// At alarms of others.
-async fn peek(caller: Arc<Caller>, owners: Vec<Arc<Owner>>, mut dice: Dice) {
-    while caller.rest(dice.millis(500..1500)).await {
+/// At alarms and sessions of others.
+async fn trespass(caller: Arc<Caller>, owners: Vec<Arc<Owner>>, sessions: Vec<(Arc<Owner>, String)>, mut dice: Dice) {
+    while caller.rest(dice.millis(200..800)).await {
         let owner = &owners[dice.below(owners.len())];
-        if let Some(id) = caller.not_of(owner, &mut dice) {
-            caller.ask(owner, dice.below(caller.slots()), Asked::Peek { id }).await;
-        }
+        let (on, ways) = if dice.percent(20) {
+            let others: Vec<&String> =
+                sessions.iter().filter(|(of, _)| of.did != owner.did).map(|(_, key)| key).collect();
+            if others.is_empty() {
+                continue;
+            }
+            (others[dice.below(others.len())].clone(), &Trespass::ON_SESSIONS[..])
+        } else if let Some(id) = caller.not_of(owner, &mut dice) {
+            (id.to_string(), &Trespass::ON_ALARMS[..])
+        } else {
+            continue;
+        };
+        let how = ways[dice.below(ways.len())];
+        caller.ask(owner, dice.below(caller.slots()), Asked::Trespass { on, how }).await;
     }
 }
 

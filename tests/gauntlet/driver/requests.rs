@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::owners::Owner;
-use crate::log::{Asked, Definition, Schedule};
+use crate::log::{Asked, Definition, Schedule, Trespass};
 
 pub struct Request {
     pub method: Method,
@@ -29,7 +29,7 @@ pub fn of(owner: &Owner, asked: &Asked) -> Request {
         Asked::Rearm { id, fire_at } => {
             (Method::POST, alarm(id, "/rearm"), Some(json!({ "fire_at": rfc3339(*fire_at) }).to_string()))
         }
-        Asked::Peek { id } => (Method::GET, alarm(id, ""), None),
+        Asked::Trespass { on, how } => trespass(on, *how),
         Asked::Apply { .. } | Asked::Delete { .. } => unreachable!("the API server is asked for these"),
         Asked::Register { call } => (Method::PUT, format!("/v1/service-calls/{call}"), None),
         Asked::Timer { call, due_at, payload } => {
@@ -49,6 +49,23 @@ pub fn of(owner: &Owner, asked: &Asked) -> Request {
         }
     };
     Request { method, path, body }
+}
+
+fn trespass(on: &str, how: Trespass) -> (Method, String, Option<String>) {
+    let alarm = |more: &str| format!("/v1/alarms/{on}{more}");
+    match how {
+        Trespass::Look => (Method::GET, alarm(""), None),
+        Trespass::Attempts => (Method::GET, alarm("/attempts"), None),
+        Trespass::Edit => (Method::PATCH, alarm(""), Some(json!({ "wake_message": "somebody else's" }).to_string())),
+        Trespass::Cancel => (Method::DELETE, alarm(""), None),
+        Trespass::Pause => (Method::POST, alarm("/pause"), None),
+        Trespass::Fire => (Method::POST, alarm("/fire"), None),
+        Trespass::Speak => {
+            let body = json!({ "type": "user_message", "payload": { "text": "somebody else's" } });
+            (Method::POST, format!("/v1/sessions/{on}/events"), Some(body.to_string()))
+        }
+        Trespass::LookAtSession => (Method::GET, format!("/v1/sessions/{on}"), None),
+    }
 }
 
 /// The fields of a definition that are not its payload; what is not given is left out.

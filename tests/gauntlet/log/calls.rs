@@ -89,9 +89,10 @@ pub enum Asked {
         id: Uuid,
         fire_at: DateTime<Utc>,
     },
-    /// `GET /v1/alarms/{id}` of somebody else's alarm: must be refused with 404.
-    Peek {
-        id: Uuid,
+    /// Of somebody else's alarm, or session: must be refused with 404.
+    Trespass {
+        on: String,
+        how: Trespass,
     },
     /// Server-side apply of an Alarm resource.
     Apply {
@@ -137,6 +138,37 @@ pub enum Asked {
         effect_id: Uuid,
         stream: bool,
     },
+}
+
+/// What nobody may do to what belongs to somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trespass {
+    Look,
+    Attempts,
+    Edit,
+    Cancel,
+    Pause,
+    Fire,
+    /// An event into a session.
+    Speak,
+    LookAtSession,
+}
+
+impl Trespass {
+    pub const ON_ALARMS: [Self; 6] = [Self::Look, Self::Attempts, Self::Edit, Self::Cancel, Self::Pause, Self::Fire];
+    pub const ON_SESSIONS: [Self; 2] = [Self::Speak, Self::LookAtSession];
+    #[cfg(test)]
+    pub const ALL: [Self; 8] = [
+        Self::Look,
+        Self::Attempts,
+        Self::Edit,
+        Self::Cancel,
+        Self::Pause,
+        Self::Fire,
+        Self::Speak,
+        Self::LookAtSession,
+    ];
 }
 
 /// An alarm as it is asked for.

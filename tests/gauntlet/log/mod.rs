@@ -17,7 +17,7 @@ mod files;
 mod run;
 mod wakes;
 
-pub use calls::{Answer, Asked, Call, CallLine, Definition, Frame, Schedule};
+pub use calls::{Answer, Asked, Call, CallLine, Definition, Frame, Schedule, Trespass};
 pub use faults::{Fault, FaultLine, Kind, Pair, Point};
 pub use files::{Journal, read_json, read_lines, write_json};
 pub use run::{End, Run, Tables};

@@ -246,7 +246,10 @@ impl Plan {
             Kind::RouterSlow | Kind::RouterFails | Kind::RouterResets | Kind::RouterHuge => 500..2500,
             Kind::ClockSkew | Kind::ClockJump => 1000..4000,
             Kind::DiskFull => 300..2000,
-            Kind::PostgresKill | Kind::PostgresRestart | Kind::ApiserverKill | Kind::EtcdKill => 0..1200,
+            Kind::PostgresKill | Kind::PostgresRestart => 0..1200,
+            // Half of them outlast the 10 s after which replicas that elect a leader go on without a Lease.
+            Kind::ApiserverKill | Kind::EtcdKill if self.dice.random_ratio(1, 2) => 11_000..15_000,
+            Kind::ApiserverKill | Kind::EtcdKill => 0..1200,
             Kind::EtcdRestore | Kind::EtcdCompact => 300..1500,
             Kind::Kill
             | Kind::Terminate

@@ -6,7 +6,7 @@ use super::{
     after, rules,
     tale::{OTHER, Tale, at, definition, delivery, honest, id_of},
 };
-use crate::log::{Answer, Asked, Kind, Schedule};
+use crate::log::{Answer, Asked, Kind, Schedule, Trespass};
 
 fn none() -> [&'static str; 0] {
     []
@@ -161,6 +161,28 @@ fn an_edit_begins_a_new_series() {
         tale.of(id)["fired_count"] = json!(4);
     };
     assert_eq!(after(untold), ["lost"]);
+    // The last one, in flight when its dispatcher died: the edit tells of it.
+    let in_flight = |replaced: bool| {
+        move |tale: &mut Tale| {
+            edited(tale, done());
+            let (id, header) = (id_of("k9"), delivery(id_of("k9"), 0, at(25_000)).to_string());
+            tale.log.end.tables.attempts.retain(|one| one["delivery_id"] != json!(header));
+            tale.of(id)["fired_count"] = json!(4);
+            tale.fault(Kind::Kill, Some("r1.1"), 25_010, 26_000);
+            tale.log.run.builds = vec!["this".to_owned(), "before".to_owned()];
+            if replaced {
+                tale.fault(Kind::Replace, None, 60_000, 62_000);
+            }
+        }
+    };
+    assert_eq!(after(in_flight(false)), ["lost"]);
+    assert_eq!(after(in_flight(true)), none(), "the build before does not");
+    let told = |tale: &mut Tale| {
+        in_flight(false)(tale);
+        tale.run(id_of("k9"), [25_000, 25_000], 1, "skipped", "replanned");
+        tale.of(id_of("k9"))["missed_count"] = json!(1);
+    };
+    assert_eq!(after(told), none());
     // One of the old plan, long after.
     let old = |tale: &mut Tale| {
         edited(tale, done());
@@ -360,13 +382,16 @@ fn one_key_is_one_alarm() {
 
 #[test]
 fn nobody_sees_or_takes_what_is_not_theirs() {
-    let peeked = |tale: &mut Tale| {
-        tale.done(5000, Asked::Peek { id: id_of("c1") }, json!({"id": id_of("c1")}));
-    };
-    assert_eq!(after(peeked), ["foreign"]);
+    for how in Trespass::ALL {
+        let done = |tale: &mut Tale| {
+            tale.done(5000, Asked::Trespass { on: id_of("c1").to_string(), how }, json!({"id": id_of("c1")}));
+        };
+        assert_eq!(after(done), ["foreign"], "{how:?}");
+    }
     let refused = |status: u16| {
         move |tale: &mut Tale| {
-            tale.asked(5000, Asked::Peek { id: id_of("c1") }, Answer::Refused { status, body: Value::Null });
+            let asked = Asked::Trespass { on: id_of("c1").to_string(), how: Trespass::Cancel };
+            tale.asked(5000, asked, Answer::Refused { status, body: Value::Null });
         }
     };
     assert_eq!(after(refused(404)), none());

@@ -63,6 +63,37 @@ fn recovery_is_counted_from_the_end_of_a_fault_and_of_a_kill_from_its_blow_until
 }
 
 #[test]
+fn wakes_need_no_cluster() {
+    // The one of 10 s is late, and nothing is broken but the cluster, or something else is, too.
+    let late = |mode: &str, late: i64, kind: Kind, other: Option<Kind>| {
+        let mut tale = honest();
+        tale.log.run.mode = mode.to_owned();
+        tale.wake_of("c1", 10_000).arrived_at = at(10_000 + late);
+        tale.attempts_of(id_of("c1"))[0]["started_at"] = serde_json::json!(at(9995 + late));
+        tale.fault(kind, None, 9000, 24_000);
+        if let Some(other) = other {
+            tale.fault(other, Some("r2"), 9500, 11_000);
+        }
+        (rules(&tale), check(&tale.log).counts.without_cluster)
+    };
+    let named = (vec!["late"], 3);
+    assert_eq!(late("active", 4900, Kind::ApiserverKill, None), (vec![], 3), "of 10 s, 15 s and 20 s");
+    assert_eq!(late("active", 5100, Kind::ApiserverKill, None), named);
+    assert_eq!(late("active", 5100, Kind::EtcdFreeze, Some(Kind::Delay(Pair::Facade))), named);
+    assert_eq!(late("leader", 9900, Kind::EtcdKill, None), (vec![], 3));
+    assert_eq!(late("leader", 10_100, Kind::EtcdKill, None), named);
+    // Somebody else may have the Lease that was restored.
+    assert_eq!(late("active", 5100, Kind::EtcdRestore, None), named);
+    assert_eq!(late("leader", 10_100, Kind::EtcdRestore, None), (vec![], 0));
+    assert_eq!(late("active", 5100, Kind::ApiserverKill, Some(Kind::Delay(Pair::Postgres))).0, [""; 0]);
+    // Late before it began: others are being caught up with.
+    let mut tale = honest();
+    tale.wake_of("k1", 5000).arrived_at = at(11_000);
+    tale.fault(Kind::ApiserverKill, None, 9000, 25_000);
+    assert_eq!(check(&tale.log).counts.without_cluster, 0);
+}
+
+#[test]
 fn a_violation_tells_the_whole_story() {
     let mut tale = honest();
     tale.fault(Kind::Kill, Some("r2.1"), 12_000, 13_000);

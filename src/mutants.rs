@@ -107,6 +107,8 @@ mutants! {
     CountForgotten = "count-forgotten",
     /// Slots that another stands for leave no trace.
     FoldUntold = "fold-untold",
+    /// What an edit of the schedule gives up leaves no row.
+    EditUntold = "edit-untold",
     /// An attempt whose claim was lost leaves no row.
     FencedUnrecorded = "fenced-unrecorded",
     /// Now and then an event is answered and not committed.

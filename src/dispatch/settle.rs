@@ -84,8 +84,12 @@ pub async fn run(
                 }
                 Err(error) => {
                     warn!(rows = batch.len(), error = %chain(&error), "a batch of results was refused; it is settled in parts");
-                    stubborn.extend(dispatcher.write_apart(&mut batch, &written).await);
-                    retry_at = Instant::now() + PAUSE;
+                    let left = dispatcher.write_apart(&mut batch, &written).await;
+                    // Those that wait already do not wait longer because of others.
+                    if stubborn.is_empty() {
+                        retry_at = Instant::now() + PAUSE;
+                    }
+                    stubborn.extend(left);
                 }
             }
         }
@@ -120,7 +124,8 @@ impl Dispatcher {
     /// Writes a batch that was refused as it was. The answer are those that must wait.
     async fn write_apart(&self, batch: &mut Vec<Finished>, written: &UnboundedSender<Written>) -> Vec<Finished> {
         let mut left = self.set_aside_held(batch).await;
-        if !left.is_empty() && !batch.is_empty() {
+        // Also when nobody holds on to anything any more: what stood in the way may be gone.
+        if !batch.is_empty() {
             match self.write(batch).await {
                 Ok(done) => drop(written.send(done)),
                 Err(error) => warn!(rows = batch.len(), error = %chain(&error), "each result is settled by itself"),
@@ -130,12 +135,16 @@ impl Dispatcher {
         left
     }
 
-    /// Takes those out whose row somebody holds on to, or whose session's.
+    /// Takes those out whose row somebody holds on to, or whose session's; all of them if nobody can say.
     async fn set_aside_held(&self, batch: &mut Vec<Finished>) -> Vec<Finished> {
         let alarms: Vec<AlarmId> = batch.iter().map(|result| result.claim.wake.alarm_id).collect();
-        // Without an answer each is tried by itself, which tells as well.
-        let held = self.store.held_by_others(&alarms).await.unwrap_or_default();
-        batch.extract_if(.., |result| held.contains(&result.claim.wake.alarm_id)).collect()
+        match self.store.held_by_others(&alarms).await {
+            Ok(held) => batch.extract_if(.., |result| held.contains(&result.claim.wake.alarm_id)).collect(),
+            Err(error) => {
+                warn!(rows = batch.len(), error = %chain(&error), "cannot tell which results can be settled yet");
+                std::mem::take(batch)
+            }
+        }
     }
 
     /// Writes each by itself. The answer are those that were refused, and, if the database has gone away, the rest.

@@ -91,6 +91,7 @@ pub const MUTANTS: &[Mutant] = &[
         &["uncounted", "lost"],
         &[Kind::PostgresFreeze, Kind::PostgresRestart, Kind::PostgresKill, Kind::Freeze],
     ),
+    mutant("edit-untold", &["lost"], &[Kind::PostgresFreeze, Kind::Freeze, Kind::FreezeAt(Point::Claimed)]),
     mutant(
         "fenced-unrecorded",
         &["unrecorded"],

@@ -37,12 +37,7 @@ impl Standing<'_> {
 
     /// Due, and nobody has tried yet.
     fn is_untried(&self, now: DateTime<Utc>) -> bool {
-        !self.in_flight && self.is_untold(now)
-    }
-
-    /// Due, and no attempt is in the history. One may be under way.
-    fn is_untold(&self, now: DateTime<Utc>) -> bool {
-        self.failure_count == 0 && self.next_fire_at <= now
+        !self.in_flight && self.failure_count == 0 && self.next_fire_at <= now
     }
 }
 
@@ -126,16 +121,18 @@ fn untried_run(standing: &Standing<'_>, now: DateTime<Utc>) -> Run {
 }
 
 /// What an alarm gives up when it is planned anew: the slots that have passed and would have been folded, fired or told. What
-/// has failed before is in the history already. What is in flight for the first time is told here: whoever has the claim may die or
-/// give it back and leave no row; if its wake is answered after all, that attempt is recorded beside this as fenced.
-pub fn forgone(standing: &Standing<'_>, now: DateTime<Utc>) -> Option<Passed> {
+/// has failed before is in the history already. What is in flight for the first time is told here, as fenced: whoever has the claim
+/// may die or give it back, and leave no row.
+pub fn forgone(standing: &Standing<'_>, now: DateTime<Utc>) -> Vec<Passed> {
     let reason = match standing.status {
         Status::Active => Reason::Replanned,
         Status::Paused => Reason::Paused,
-        Status::Fired | Status::Cancelled | Status::Failed => return None,
+        Status::Fired | Status::Cancelled | Status::Failed => return Vec::new(),
     };
-    let run = if standing.is_untold(now) { Some(untried_run(standing, now)) } else { standing.passed_behind(now) };
-    run.map(|run| Passed::skipped(run, reason))
+    let run = if standing.is_untried(now) { Some(untried_run(standing, now)) } else { standing.passed_behind(now) };
+    let overtaken =
+        (standing.in_flight && standing.failure_count == 0).then(|| Passed::overtaken(standing.scheduled_for));
+    overtaken.into_iter().chain(run.map(|run| Passed::skipped(run, reason))).collect()
 }
 
 /// Why an alarm cannot be fired by hand.
@@ -341,19 +338,21 @@ mod tests {
         let (series, single_shot) = (minutes(None), once(Misfire::FireOnce));
         let now = at("09:02:30");
         let skipped =
-            |first, last, slots, reason| Some(Passed::skipped(Run { first: at(first), last: at(last), slots }, reason));
+            |first, last, slots, reason| Passed::skipped(Run { first: at(first), last: at(last), slots }, reason);
         let due = standing(&series, &[]);
-        assert_eq!(forgone(&due, now), skipped("09:00:00", "09:02:00", 3, Reason::Replanned));
-        // Whoever has the claim may die and leave no row.
-        assert_eq!(forgone(&Standing { in_flight: true, ..due.clone() }, now), forgone(&due, now));
+        assert_eq!(forgone(&due, now), [skipped("09:00:00", "09:02:00", 3, Reason::Replanned)]);
         // What has failed is in the history, under way again or not: only what passed behind it is not.
         let behind = skipped("09:01:00", "09:02:00", 2, Reason::Replanned);
         for in_flight in [false, true] {
-            assert_eq!(forgone(&Standing { failure_count: 1, in_flight, ..due.clone() }, now), behind);
+            assert_eq!(forgone(&Standing { failure_count: 1, in_flight, ..due.clone() }, now), [behind]);
         }
-        assert_eq!(forgone(&due, at("08:00:00")), None);
-        assert_eq!(forgone(&standing(&single_shot, OWNER), now), skipped("09:00:00", "09:00:00", 1, Reason::Paused));
-        assert_eq!(forgone(&Standing { status: Status::Fired, ..due }, now), None);
+        // Whoever has the first claim may die and leave no row. Its wake may have arrived: nobody counts it as missed.
+        let overtaken = Passed::overtaken(at("09:00:00"));
+        assert_eq!(forgone(&Standing { in_flight: true, ..due.clone() }, now), [overtaken, behind]);
+        assert!(behind.counts() && !overtaken.counts());
+        assert_eq!(forgone(&due, at("08:00:00")), []);
+        assert_eq!(forgone(&standing(&single_shot, OWNER), now), [skipped("09:00:00", "09:00:00", 1, Reason::Paused)]);
+        assert_eq!(forgone(&Standing { status: Status::Fired, ..due }, now), []);
     }
 
     #[test]

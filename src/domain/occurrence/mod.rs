@@ -129,7 +129,7 @@ words! {
         Paused = "paused",
         /// Had passed before anybody asked for them.
         Past = "past",
-        /// The alarm was given another schedule before they were claimed.
+        /// The alarm was given another schedule before they were claimed, or while the wake was under way.
         Replanned = "replanned",
         /// Nothing could be done with the row.
         Parked = "parked",
@@ -161,6 +161,16 @@ impl Passed {
 
     pub(super) const fn skipped(run: Run, reason: Reason) -> Self {
         Self { run, outcome: Outcome::Skipped, reason }
+    }
+
+    /// An occurrence that was planned anew while its first wake was under way.
+    pub(super) const fn overtaken(occurrence: DateTime<Utc>) -> Self {
+        Self { run: single(occurrence), outcome: Outcome::Fenced, reason: Reason::Replanned }
+    }
+
+    /// Whether its slots count among those that passed without a wake. The wake of one that was overtaken may have arrived.
+    pub fn counts(&self) -> bool {
+        self.outcome != Outcome::Fenced
     }
 }
 

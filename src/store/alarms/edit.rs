@@ -299,13 +299,13 @@ pub(in crate::store) struct Replan {
     pub status: Status,
     pub slot: Slot,
     pub last_error: String,
-    /// What it gives up: slots that have passed.
-    pub passed: Option<Passed>,
+    /// What it gives up.
+    pub passed: Vec<Passed>,
 }
 
 impl Replan {
     pub const fn armed(slot: Slot) -> Self {
-        Self { status: Status::Active, slot, last_error: String::new(), passed: None }
+        Self { status: Status::Active, slot, last_error: String::new(), passed: Vec::new() }
     }
 }
 
@@ -318,11 +318,12 @@ pub(in crate::store) async fn write_definition(
     replan: Option<&Replan>,
     resource: Option<(i64, &[u8; 32])>,
 ) -> Result<Alarm, sqlx::Error> {
-    let passed = replan.and_then(|replan| replan.passed);
-    if let Some(passed) = passed {
-        attempts::record_passed(db, stored, &passed, "").await?;
+    let passed = replan.map_or(&[][..], |replan| &replan.passed);
+    for passed in passed {
+        attempts::record_passed(db, stored, passed, "").await?;
     }
-    let missed = slots(passed) + replan.map_or(0, |replan| i64::from(replan.status == Status::Failed));
+    let missed = slots(passed.iter().filter(|passed| passed.counts()))
+        + replan.map_or(0, |replan| i64::from(replan.status == Status::Failed));
     let statement = concat!(include_str!("../sql/edit_alarm.sql"), columns!());
     bind_definition(sqlx::query_as(statement), definition)
         .bind(stored.id.as_uuid())
@@ -373,8 +374,8 @@ struct Resumption {
     passed: Option<Passed>,
 }
 
-fn slots(passed: Option<Passed>) -> i64 {
-    passed.map_or(0, |passed| i64::try_from(passed.run.slots).unwrap_or(i64::MAX))
+fn slots<'a>(passed: impl IntoIterator<Item = &'a Passed>) -> i64 {
+    passed.into_iter().map(|passed| i64::try_from(passed.run.slots).unwrap_or(i64::MAX)).sum()
 }
 
 pub(in crate::store) async fn resumed(
@@ -420,7 +421,7 @@ pub(in crate::store) async fn resumed(
         .bind(write.slot)
         .bind(write.next_fire_at)
         .bind(&write.error)
-        .bind(slots(write.passed))
+        .bind(slots(&write.passed))
         .bind(write.series_at)
         .bind(alarm.in_flight && write.status.is_living())
         .fetch_one(&mut *db)

@@ -40,16 +40,19 @@ use super::{
     Store,
     interval::{duration, interval},
 };
-use crate::domain::{
-    alarm::{
-        Cause, Definition, Misfire, Status, Timing,
-        lifecycle::{self, Standing},
+use crate::{
+    domain::{
+        alarm::{
+            Cause, Definition, Misfire, Status, Timing,
+            lifecycle::{self, Standing},
+        },
+        ids::{AlarmId, ScheduleEpoch},
+        labels::Labels,
+        occurrence::Passed,
+        payload::Payload,
+        schedule::{Recurrence, Schedule, Window, Zone},
     },
-    ids::{AlarmId, ScheduleEpoch},
-    labels::Labels,
-    occurrence::Passed,
-    payload::Payload,
-    schedule::{Recurrence, Schedule, Window, Zone},
+    mutants::{self, Mutant},
 };
 
 /// An alarm as it stands in the table.
@@ -151,8 +154,11 @@ impl Alarm {
     }
 
     /// What it gives up if it is planned anew now. A row that cannot be read has no slots to tell of.
-    pub(super) fn forgone(&self, now: DateTime<Utc>) -> Option<Passed> {
-        let timing = self.when.timing().ok()?;
+    pub(super) fn forgone(&self, now: DateTime<Utc>) -> Vec<Passed> {
+        let Ok(timing) = self.when.timing() else { return Vec::new() };
+        if mutants::on(Mutant::EditUntold) {
+            return Vec::new();
+        }
         lifecycle::forgone(&self.standing(&timing, &[]), now)
     }
 

@@ -106,7 +106,7 @@ fn planned(plan: &Plan, now: DateTime<Utc>) -> Option<Replan> {
             status: Status::Failed,
             slot: Slot { scheduled_for: *due, offset: TimeDelta::zero() },
             last_error: missed_error(*due, now),
-            passed: None,
+            passed: Vec::new(),
         }),
         Plan::Never => None,
     }

@@ -89,7 +89,9 @@ impl Attempt {
     pub fn told(&self) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
         match self.outcome.as_str() {
             "delivered" | "exhausted" => Some((self.scheduled_for, self.scheduled_for)),
-            "missed" | "skipped" => {
+            // An occurrence that an edit overtook: a run of one, beside its attempt if that came to an end.
+            "fenced" if self.is_try() => None,
+            "missed" | "skipped" | "fenced" => {
                 Some((self.first_at.unwrap_or(self.scheduled_for), self.last_at.unwrap_or(self.scheduled_for)))
             }
             _ => None,

@@ -230,5 +230,5 @@ fn edit(table: &mut Table, epochs: &mut Vec<Epoch>, alarm: usize, now: Micros, c
     row.release();
     let number = row.epoch;
     epochs.push(Epoch { alarm, number, timing, offset, first, ended_at: None, spared: None });
-    table.history.extend(forgone.map(|passed| Told { alarm, epoch, token: 0, what: What::Passed(passed) }));
+    table.history.extend(forgone.into_iter().map(|passed| Told { alarm, epoch, token: 0, what: What::Passed(passed) }));
 }

@@ -51,7 +51,8 @@ test: setup ## Run all tests: unit, integration, documentation, and a short run 
 	testbed/gauntlet.sh build
 	$(CARGO) test --locked --no-run
 	log=$$(mktemp)
-	trap 'rm -f "$$log"' EXIT
+	# The one in the background does not hear a Ctrl-C
+	trap 'kill "$${mutants:-}" 2>/dev/null || true; rm -f "$$log"' EXIT
 	testbed/gauntlet.sh built mutants --seed 1 $(MUTANTS_IN_CI) >"$$log" 2>&1 & mutants=$$!
 	status=0
 	$(CARGO) test --locked --no-fail-fast || status=$$?

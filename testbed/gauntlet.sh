@@ -15,15 +15,20 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/chro
 place=$CARGO_TARGET_DIR/gauntlet
 
 # All builds are called target/debug/chronosd. They are put aside: cargo, which may be at work for the other tests meanwhile, changes that one.
+aside() { # FILE NAME: by a rename, or one that runs could not be replaced
+  cp "$1" "$place/$2.new"
+  mv "$place/$2.new" "$place/$2"
+}
+
 build() {
   local rig
   mkdir -p "$place"
   testbed/cargo.sh build --quiet --locked --features mutants --bin chronosd
-  cp "$CARGO_TARGET_DIR/debug/chronosd" "$place/mutants"
+  aside "$CARGO_TARGET_DIR/debug/chronosd" mutants
   rig=$(testbed/cargo.sh test --locked --test gauntlet --no-run --message-format=json |
     jq -r 'select(.executable != null and .target.name == "gauntlet") | .executable')
-  cp "$CARGO_TARGET_DIR/debug/chronosd" "$place/ordinary"
-  cp "$rig" "$place/gauntlet"
+  aside "$CARGO_TARGET_DIR/debug/chronosd" ordinary
+  aside "$rig" gauntlet
   grep -q 'built with the feature' "$place/mutants" || die "$place/mutants has no fail points: was something else built meanwhile?"
 }
 
@@ -38,8 +43,7 @@ other() { # REVISION
   say "building chronosd as of $1"
   git worktree add --quiet --detach "$tree" "$commit"
   if "$tree/testbed/cargo.sh" build --quiet --locked --bin chronosd; then
-    cp "$CARGO_TARGET_DIR/debug/chronosd" "$other.new"
-    mv "$other.new" "$other"
+    aside "$CARGO_TARGET_DIR/debug/chronosd" "other-$commit"
   fi
   git worktree remove --force "$tree"
   [ -x "$other" ] || die "chronosd as of $1 cannot be built"

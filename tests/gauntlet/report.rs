@@ -16,13 +16,13 @@ pub fn begins(mutant: Option<&str>, seed: u64, faults: usize, mode: &str) {
 
 /// One run. Says whether it was valid and every promise held.
 pub fn one(log: &Log, verdict: &Verdict) -> bool {
-    let Counts { faults, calls, unknown, fires, wakes, repeats_explained, judged, .. } = verdict.counts;
+    let Counts { faults, calls, unknown, fires, wakes, repeats_explained, judged, judged_later, .. } = verdict.counts;
     let took = (log.end.read_at - log.run.started_at).num_seconds();
     if !verdict.holds() {
         print!("{}", verdict.print());
     }
     println!(
-        "seed {}: {took} s, {faults} faults, {calls} calls ({unknown} unknown), {fires} fires, {wakes} wakes, {repeats_explained} repeats that a fault explains ({judged} could have been repeated by none); {}",
+        "seed {}: {took} s, {faults} faults, {calls} calls ({unknown} unknown), {fires} fires, {wakes} wakes, {repeats_explained} repeats that a fault explains ({judged} could have been repeated by none at once, {judged_later} by none a lease later); {}",
         log.run.seed,
         sentence(verdict)
     );
@@ -43,10 +43,10 @@ pub type Batch = (Run, Verdict);
 /// All batches, as the tables that stand in docs/reliability.md.
 pub fn all(batches: &[Batch]) -> bool {
     println!(
-        "\n| seed | mode | faults | calls | unknown | fires | exhausted | missed | cancelled | ahead | undone | occurrences | wakes | judged | repeats explained | violations |"
+        "\n| seed | mode | faults | calls | unknown | fires | exhausted | missed | cancelled | ahead | undone | occurrences | wakes | judged at once | judged later | repeats explained | violations |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
-    let mut sums = [0; 13];
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+    let mut sums = [0; 14];
     for (run, verdict) in batches {
         let c = &verdict.counts;
         let cells = [
@@ -62,6 +62,7 @@ pub fn all(batches: &[Batch]) -> bool {
             c.occurrences,
             c.wakes,
             c.judged,
+            c.judged_later,
             c.repeats_explained,
         ];
         sums.iter_mut().zip(cells).for_each(|(sum, cell)| *sum += cell);

@@ -14,7 +14,7 @@ use super::{
     stories::{Story, Timers},
     telling,
 };
-use crate::log::{Answer, Call, Kind, Log};
+use crate::log::{Answer, Call, Log};
 
 /// A call that nobody answered was carried out within this, if at all: the driver gives up after 3 s, and no statement goes on for longer
 /// than 10.
@@ -163,12 +163,6 @@ impl<'a> Book<'a> {
                 self.workers.entry(worker).or_insert_with(|| only.sender().to_owned());
             }
         }
-    }
-
-    /// Whether replicas were of another build for a while.
-    pub fn has_other_build(&self) -> bool {
-        let builds = &self.log.run.builds;
-        builds.first() != builds.last() && self.faults.struck().iter().any(|fault| fault.kind == Kind::Replace)
     }
 
     pub fn calls_undone(&self, of: Undoes, calls: &[&Call]) -> bool {

@@ -188,12 +188,14 @@ fn is_explained(book: &Book<'_>, symptom: Symptom, first: &Sent<'_>, second: (&s
         || book.is_undone(Undoes::Rows, first.at(), first.at())
 }
 
-/// How many wakes there are of which it would be named had they been sent twice: by the same process, at once. Where faults are dense,
-/// one is at hand for whatever happens, and that nothing is found says little.
-pub fn judged(book: &Book<'_>) -> usize {
-    let again = |sent: &Sent<'_>| sent.at() + TimeDelta::milliseconds(50);
-    let would_be_named = |sent: &&Sent<'_>| !is_explained(book, symptom_of(sent), sent, (sent.sender(), again(sent)));
-    book.wakes.iter().filter(would_be_named).count()
+/// How many wakes there are of which it would be named had they been sent twice: by the same process, at once; and by another one when the
+/// lease was over. Where faults are dense, one is at hand for whatever happens, and that nothing is found says little.
+pub fn judged(book: &Book<'_>) -> (usize, usize) {
+    let named = |sent: &Sent<'_>, again: (&str, DateTime<Utc>)| !is_explained(book, symptom_of(sent), sent, again);
+    let at_once = |sent: &&Sent<'_>| named(sent, (sent.sender(), sent.at() + TimeDelta::milliseconds(50)));
+    // Whoever it is: faults of a replica that is none are none.
+    let later = |sent: &&Sent<'_>| named(sent, ("another", sent.at() + book.lease));
+    (book.wakes.iter().filter(at_once).count(), book.wakes.iter().filter(later).count())
 }
 
 /// Those that counted are numbered from 1 without a gap, and end with the first that is not tried again.

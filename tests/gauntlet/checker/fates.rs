@@ -8,10 +8,10 @@ use super::{
     faults::Undoes,
     rows::Row,
     sent::{Sent, To},
-    slots::Grid,
-    stories::{Story, Timers},
+    slots::{Grid, stored},
+    stories::{Story, Timers, is_done},
 };
-use crate::log::Asked;
+use crate::log::{Asked, Schedule};
 
 /// How long after all was healed, or after it was due if that is later, an occurrence may take until it is taken or told otherwise.
 /// At these settings a dead replica's claims are free within a second, a lease ends after 3, a Kubernetes Lease after 15; the ladder
@@ -252,6 +252,35 @@ pub fn what_was_counted_is_recorded(book: &Book<'_>) -> Vec<Found> {
         if row.missed_count != missed {
             let what = format!("alarm {} counts {} missed slots, and {missed} are recorded", row.id, row.missed_count);
             found.push(Found { rule: "uncounted", about: book.about(row.id), what });
+        }
+    }
+    found
+}
+
+/// The instant of a once alarm that had come when somebody gave it another left a trace: a try, or the word of the edit. Of a series every
+/// slot is judged.
+pub fn what_was_given_up_is_told(book: &Book<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    let single = |story: &&Story<'_>| story.resource.is_none() && !story.undone && story.rows.len() == 1;
+    for (place, story) in book.stories.iter().enumerate().filter(|(_, story)| single(story)) {
+        let row = &book.rows[story.rows[0]];
+        let plans: Vec<_> = story.definitions().collect();
+        for (before, after) in plans.iter().zip(plans.iter().skip(1)) {
+            let (Schedule::At(instant), Schedule::At(other)) = (before.1.schedule, after.1.schedule) else { continue };
+            // Certain: planned before its time, and replaced after it had come. A re-arming may have planned it otherwise.
+            let planned = is_done(before.0) && before.0.answered_at.is_some_and(|planned_at| planned_at < instant);
+            let replaced = is_done(after.0) && after.0.asked_at > instant && other != instant;
+            if !planned || !replaced || story.rearmings().next().is_some() {
+                continue;
+            }
+            let instant = stored(instant);
+            let is_told = book.attempts_of(row.id).any(|one| one.last_at.unwrap_or(one.scheduled_for) == instant);
+            let until = after.0.answered_at.unwrap_or(after.0.asked_at);
+            // A build of before told nothing if its dispatcher died.
+            if !is_told && !book.faults.other_build(instant, until) {
+                let what = format!("alarm {} was due at {instant}, then planned anew, and nothing tells of it", row.id);
+                found.push(Found { rule: "lost", about: About::Story(place), what });
+            }
         }
     }
     found

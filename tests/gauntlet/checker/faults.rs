@@ -72,6 +72,15 @@ impl<'a> Faults<'a> {
         &self.struck
     }
 
+    /// Whether a replica may have been of another build between these instants: every second replacement brings the first one back.
+    pub fn other_build(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> bool {
+        let replaced: Vec<&Fault> = self.struck.iter().copied().filter(|fault| fault.kind == Kind::Replace).collect();
+        replaced.chunks(2).any(|there_and_back| {
+            let back_at = there_and_back.get(1).map_or(self.end, |back| back.over_at.unwrap_or(self.end));
+            there_and_back[0].planned_at <= until && back_at >= from
+        })
+    }
+
     /// Those whose time, with an aftermath, meets this one.
     pub fn within(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> impl Iterator<Item = &'a Fault> {
         let first = self.struck.partition_point(|fault| begins(fault) + self.longest + AFTERMATH_OF_A_LINE < from);
@@ -118,7 +127,11 @@ impl<'a> Faults<'a> {
             // The dead record nothing. What they had sent is sent again by others.
             Kind::Kill | Kind::KillAt(_) => matches!(symptom, Repeated | TakenTwice | Unrecorded),
             // Taken for dead after three beats. Awake again it records its attempt, and may find that its deadline has passed.
-            Kind::Freeze | Kind::FreezeAt(_) => symptom != Unrecorded,
+            Kind::Freeze | Kind::FreezeAt(_) => match symptom {
+                Repeated => self.lasted(fault) > self.beat * 2,
+                TakenTwice | Unanswered | HeldUp => true,
+                Unrecorded => false,
+            },
             // Told to stop, a replica finishes what it has sent: nothing is repeated, unless its grace period was cut short.
             Kind::Terminate | Kind::Replace => {
                 was_cut_short(fault) && matches!(symptom, Repeated | TakenTwice | Unrecorded)
@@ -149,7 +162,9 @@ impl<'a> Faults<'a> {
             | Kind::BlackHole(Pair::Router)
             | Kind::ReplyLost(Pair::Router) => matches!(symptom, TakenTwice | Unanswered | HeldUp),
             // All lines at once.
-            Kind::Partition | Kind::PartitionIn | Kind::PartitionOut => true,
+            Kind::Partition | Kind::PartitionIn | Kind::PartitionOut => {
+                symptom != Repeated || self.lasted(fault) > self.beat * 2
+            }
             // Taken, and answered too late, or answered and torn down. An answer with megabytes behind it is an answer: its status counts.
             Kind::RouterSlow | Kind::RouterResets => matches!(symptom, TakenTwice | Unanswered),
             Kind::RouterFails | Kind::RouterHuge => false,

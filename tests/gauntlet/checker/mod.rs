@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use book::{Book, Found};
 pub use verdict::{Counts, Recovery, Verdict, Violation};
 
-use crate::log::Log;
+use crate::log::{Kind, Log};
 
 /// What violations are called, in the order of the design's promises.
 pub const NAMES: &[&str] = &[
@@ -74,6 +74,7 @@ const RULES: &[Rule] = &[
     fates::nothing_is_stuck,
     fates::what_was_counted_is_recorded,
     fates::nobody_else_is_woken,
+    fates::what_was_given_up_is_told,
     series::every_slot_is_told_once,
     deliveries::no_wake_is_early,
     deliveries::an_occurrence_has_one_delivery_id,
@@ -115,7 +116,7 @@ pub fn check(log: &Log) -> Verdict {
     let (repeats, explained) = deliveries::repeats(&book);
     found.extend(repeats);
     counts.repeats_explained = explained;
-    counts.judged = deliveries::judged(&book);
+    (counts.judged, counts.judged_later) = deliveries::judged(&book);
     let (late, without_cluster) = punctual::wakes_need_no_cluster(&book);
     found.extend(late);
     counts.without_cluster = without_cluster;
@@ -150,6 +151,9 @@ fn invalid(book: &Book<'_>, counts: &Counts) -> Vec<String> {
     }
     if counts.fires == 0 {
         found.push("nothing fired".to_owned());
+    }
+    if log.run.kinds.contains(&Kind::ApiserverKill) && counts.without_cluster == 0 {
+        found.push("nothing was due while only the cluster was away".to_owned());
     }
     if counts.judged * 100 < counts.wakes * LEAST_JUDGED {
         found.push(format!("faults are too dense: of {} wakes only {} are judged", counts.wakes, counts.judged));

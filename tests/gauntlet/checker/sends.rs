@@ -13,7 +13,7 @@ use super::{
     rows::{Effect, Event},
     stories::body,
 };
-use crate::log::{Answer, Asked, Frame};
+use crate::log::{Answer, Asked, Fault, Frame, Kind, Pair};
 
 /// `CHRONOS_AUTONOMY_ACK_MS` of a run: for so long a send is not sent again over the same connection.
 const ACK: TimeDelta = TimeDelta::milliseconds(2000);
@@ -295,24 +295,36 @@ pub fn sends_are_sent_once(book: &Book<'_>) -> Vec<Found> {
                     );
                 }
             }
-            let taken_back = acknowledged.get(id).is_some_and(|at| book.is_undone(Undoes::Rows, *at, *at));
-            let late = acknowledged
-                .get(id)
-                .and_then(|at| frames.iter().find(|one| one.frame.at > *at + TimeDelta::seconds(1)));
-            if let Some(one) = late.filter(|_| !taken_back && !held_up(book, acknowledged[id])) {
-                say(
-                    "effect-twice",
-                    format!("effect {id} was acknowledged at {}, and sent again at {}", acknowledged[id], one.frame.at),
-                );
+            // A send goes out when the one before is over: that tells of an acknowledgement over the stream, too.
+            let followed = frames.first().and_then(|first| deliveries.iter().find(|one| one.seq > first.seq));
+            let over_at = acknowledged.get(id).copied().into_iter().chain(followed.map(|one| one.frame.at)).min();
+            let Some(over_at) = over_at.filter(|at| !book.is_undone(Undoes::Rows, *at, *at)) else { continue };
+            let late = frames.iter().map(|one| one.frame.at).filter(|at| *at > over_at + TimeDelta::seconds(1));
+            if let Some(at) = late.filter(|at| !held_up(book, over_at, *at)).min() {
+                say("effect-twice", format!("effect {id} was over at {over_at}, and sent again at {at}"));
             }
         }
     }
     found
 }
 
-/// A frame may lie in a line, or in a process that is frozen; which one a stream goes by the log does not say.
-fn held_up(book: &Book<'_>, since: DateTime<Utc>) -> bool {
-    book.faults.within(since - TimeDelta::seconds(5), since + TimeDelta::seconds(5)).next().is_some()
+/// A frame may lie in a line, or in a process that is frozen; which one a stream goes by the log does not say. Not for longer than faults
+/// last, and packets are sent again.
+fn held_up(book: &Book<'_>, since: DateTime<Utc>, at: DateTime<Utc>) -> bool {
+    let holds = |fault: &Fault| {
+        matches!(
+            fault.kind,
+            Kind::Freeze
+                | Kind::FreezeAt(_)
+                | Kind::Partition
+                | Kind::PartitionIn
+                | Kind::PartitionOut
+                | Kind::Delay(Pair::Facade)
+                | Kind::BlackHole(Pair::Facade)
+                | Kind::ReplyLost(Pair::Facade)
+        )
+    };
+    at - since < TimeDelta::seconds(10) && book.faults.within(since - TimeDelta::seconds(5), at).any(holds)
 }
 
 /// What the client acknowledged is completed; and nothing that nobody acknowledged.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{
-    book::{About, Book, Found},
+    book::{About, Book, Found, UNKNOWN_WITHIN},
     deliveries::epoch_of,
     faults::Symptom,
     rows::{Attempt, Row},
@@ -102,11 +102,12 @@ fn untold(book: &Book<'_>, story: &Story<'_>, row: &Row) -> Vec<(&'static str, S
         }
         let mut gaps = best.gaps;
         // The occurrence that stood when the plan was replaced is told by the edit, unless it was on its ladder: then its failed attempts
-        // tell of it. One, the last. Builds of before told nothing of one in flight if its dispatcher died or was cut off, and a run with a
-        // rolling replacement has one of them.
+        // tell of it. One, the last. A build of before, by which replicas were replaced for a while, told nothing of one in flight if its
+        // dispatcher died or was cut off.
         let stood = gaps.last().map(|gap| best.grid.at(*gap)).filter(|_| epoch < row.schedule_epoch);
         let cut_off = |at: DateTime<Utc>| book.faults.explain(Symptom::Repeated, None, at, at + book.lease * 2);
-        let excused = |at: DateTime<Utc>| plan.tried.contains(&at) || (book.has_other_build() && cut_off(at));
+        let by_other = |at: DateTime<Utc>| book.faults.other_build(at, at + book.lease * 2 + UNKNOWN_WITHIN);
+        let excused = |at: DateTime<Utc>| plan.tried.contains(&at) || (by_other(at) && cut_off(at));
         if stood.is_some_and(excused) {
             gaps.pop();
         }
@@ -141,7 +142,8 @@ fn bounds(story: &Story<'_>, row: &Row, epoch: i64) -> Bounds {
     // The calls that planned it anew, if each of them is certain and they are as many as the row says.
     let mut before: Option<(Schedule, Option<u64>)> = None;
     let mut replans = Vec::new();
-    let mut certain = story.resource.is_none() && story.rows.len() == 1;
+    // A failover may have taken back one of them: then another planned what it had planned.
+    let mut certain = story.resource.is_none() && story.rows.len() == 1 && !story.undone;
     for call in story.possible() {
         // The same POST once more changes nothing.
         if matches!(call.asked, Asked::Create { .. }) && before.is_some() {

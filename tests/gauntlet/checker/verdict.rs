@@ -146,8 +146,10 @@ counts! {
     undone,
     wakes,
     attempts,
-    /// Wakes that would have been named had they been sent twice: no fault was at hand to explain it.
+    /// Wakes that would have been named had they been sent twice, as no fault was at hand to explain it: at once,
     judged,
+    /// or a lease later.
+    judged_later,
     /// Occurrences that were due while nothing but the cluster was broken, and had to be on time.
     without_cluster,
     /// Same occurrence sent again, and a fault says why.

@@ -50,7 +50,7 @@ pub struct Load {
 /// Besides the fast ones.
 const MINUTELY: usize = 3;
 /// Lives of alarms that go on at once.
-const MOST_LIVES: usize = 400;
+const MOST_LIVES: usize = 800;
 /// How long what was begun may take to end.
 const GRACE: Duration = Duration::from_secs(13);
 

@@ -64,7 +64,18 @@ pub async fn run(
     let deadline = Instant::now() + Duration::from_secs(180) + Duration::from_secs(20) * u32::try_from(faults)?;
     let mut failed = None;
     loop {
-        let may = failed.is_none() && (pace != Pace::Apart || (tasks.is_empty() && nemesis.is_calm().await?));
+        let mut may = failed.is_none() && (pace != Pace::Apart || (tasks.is_empty() && nemesis.is_calm().await?));
+        if failed.is_none()
+            && let Some(outage) = plan.outage()
+        {
+            // Nothing is begun until all that is under way is over, and caught up with.
+            if tasks.is_empty() && nemesis.is_calm().await? {
+                nemesis.controlplane_kill(&outage).await?;
+                plan.had_outage();
+                continue;
+            }
+            may = false;
+        }
         let next = if may { plan.next(&nemesis.world, &reserve, &going) } else { None };
         if let Some((strike, hold, pause)) = next {
             let nemesis = Arc::clone(&nemesis);

@@ -42,6 +42,8 @@ const HELD: Duration = Duration::from_millis(300);
 /// How long wakes that are being answered are waited for at the end.
 const GRACE: Duration = Duration::from_secs(4);
 const HUGE_CHUNKS: usize = 64;
+/// One in so many answers: hundreds of them at once, four megabytes each, would be a router that is too slow for all others.
+const HUGE_ONE_IN: u64 = 8;
 static CHUNK: [u8; 64 * 1024] = [b'.'; 64 * 1024];
 
 struct Sink {
@@ -136,6 +138,7 @@ impl Sink {
         if let Mode::Slow(milliseconds) = mode {
             sleep(Duration::from_millis(milliseconds)).await;
         }
+        let mode = if mode == Mode::Huge && !number.is_multiple_of(HUGE_ONE_IN) { Mode::Well } else { mode };
         let response = reply(mode, line);
         let reaction = match mode {
             Mode::Resets => Reaction::Reset,

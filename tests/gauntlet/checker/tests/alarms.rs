@@ -169,8 +169,8 @@ fn an_edit_begins_a_new_series() {
             tale.log.end.tables.attempts.retain(|one| one["delivery_id"] != json!(header));
             tale.of(id)["fired_count"] = json!(4);
             tale.fault(Kind::Kill, Some("r1.1"), 25_010, 26_000);
-            tale.log.run.builds = vec!["this".to_owned(), "before".to_owned()];
             if replaced {
+                tale.fault(Kind::Replace, None, 20_000, 22_000);
                 tale.fault(Kind::Replace, None, 60_000, 62_000);
             }
         }
@@ -179,8 +179,7 @@ fn an_edit_begins_a_new_series() {
     assert_eq!(after(in_flight(true)), none(), "the build before does not");
     let told = |tale: &mut Tale| {
         in_flight(false)(tale);
-        tale.run(id_of("k9"), [25_000, 25_000], 1, "skipped", "replanned");
-        tale.of(id_of("k9"))["missed_count"] = json!(1);
+        tale.run(id_of("k9"), [25_000, 25_000], 1, "fenced", "replanned");
     };
     assert_eq!(after(told), none());
     // One of the old plan, long after.
@@ -195,6 +194,29 @@ fn an_edit_begins_a_new_series() {
         tale.fault(Kind::Freeze, Some("r1.1"), 31_900, 39_900);
     };
     assert_eq!(after(held_up), none());
+}
+
+#[test]
+fn the_instant_that_an_edit_takes_away_from_a_once_alarm_is_told() {
+    // Due at 10 s, and at 40 s since an edit at 12 s; nothing came of the first.
+    let overtaken = |tale: &mut Tale| {
+        let id = tale.created(1000, definition("c9", Schedule::At(at(10_000))));
+        let alarm = definition("c9", Schedule::At(at(40_000)));
+        tale.done(12_000, Asked::Patch { id, alarm }, json!({"id": id, "status": "active"}));
+        let row = tale.row(id, "c9", "fired", at(40_000));
+        (row["fired_count"], row["schedule_epoch"]) = (json!(1), json!(1));
+        let new = delivery(id, 1, at(40_000)).to_string();
+        tale.attempt(id, at(40_000), 1, 40_015, "delivered")["delivery_id"] = json!(new);
+        let wake = tale.wake("c9", at(40_000), 1, 40_020);
+        wake.body = wake.body.replace(&wake.delivery_header, &new);
+        wake.delivery_header = new;
+    };
+    assert_eq!(after(overtaken), ["lost"]);
+    let told = |tale: &mut Tale| {
+        overtaken(tale);
+        tale.run(id_of("c9"), [10_000, 10_000], 1, "fenced", "replanned");
+    };
+    assert_eq!(after(told), none());
 }
 
 #[test]

@@ -131,6 +131,16 @@ fn an_effect_is_recorded_and_sent_once() {
     assert_eq!(after(frame(1, 1, 5600)), none(), "nobody did");
     assert_eq!(after(frame(1, 2, 3900)), none(), "over another connection");
     assert_eq!(after(frame(7, 2, 3900)), ["effect-twice"], "under another number");
+    // The second send went out at 9.5 s: the first was over by then.
+    assert_eq!(after(frame(1, 2, 10_600)), ["effect-twice"], "over for long");
+    let held_up = |when: i64| {
+        move |tale: &mut Tale| {
+            frame(1, 2, when)(tale);
+            tale.fault(Kind::Delay(Pair::Facade), Some("r2"), 9000, 25_000);
+        }
+    };
+    assert_eq!(after(held_up(10_600)), none(), "it may have been under way");
+    assert_eq!(after(held_up(20_000)), ["effect-twice"], "not for ever");
     let altered = |tale: &mut Tale| {
         tale.log.frames[0].frame["content"] = json!("no");
     };

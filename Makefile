@@ -114,6 +114,7 @@ lint: packages ## Check format, clippy, shell scripts and the links of the docum
 	@$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --test gauntlet -- -D warnings # no test by itself, and so not among all
 	find . -path ./target -prune -o -path ./.git -prune -o -name '*.sh' -print0 |
 	  xargs -0 shellcheck --external-sources --source-path=SCRIPTDIR --source-path=. .ci/run
 	testbed/links.py

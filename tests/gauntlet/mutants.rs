@@ -8,10 +8,12 @@ pub struct Mutant {
     pub rules: &'static [&'static str],
     /// Worth striking for it, and quick. Most bugs show without any.
     pub kinds: &'static [Kind],
+    /// `active`: every replica is at work, and what goes wrong between two of them is seen sooner.
+    pub mode: &'static str,
 }
 
 const fn mutant(name: &'static str, rules: &'static [&'static str], kinds: &'static [Kind]) -> Mutant {
-    Mutant { name, rules, kinds }
+    Mutant { name, rules, kinds, mode: "active" }
 }
 
 pub const MUTANTS: &[Mutant] = &[
@@ -91,7 +93,11 @@ pub const MUTANTS: &[Mutant] = &[
         &["uncounted", "lost"],
         &[Kind::PostgresFreeze, Kind::PostgresRestart, Kind::PostgresKill, Kind::Freeze],
     ),
-    mutant("edit-untold", &["lost"], &[Kind::PostgresFreeze, Kind::Freeze, Kind::FreezeAt(Point::Claimed)]),
+    // While nobody leads slots pass that an edit gives up.
+    Mutant {
+        mode: "leader",
+        ..mutant("edit-untold", &["lost"], &[Kind::PostgresFreeze, Kind::Freeze, Kind::FreezeAt(Point::Claimed)])
+    },
     mutant(
         "fenced-unrecorded",
         &["unrecorded"],

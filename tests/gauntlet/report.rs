@@ -103,24 +103,27 @@ fn rules(batches: &[Batch]) {
 
 /// Faults by kind, and how long it took after each until wakes were on time again.
 fn kinds(batches: &[Batch]) {
-    let mut struck: BTreeMap<Kind, Vec<Duration>> = BTreeMap::new();
+    let mut struck: BTreeMap<Kind, (Vec<Duration>, usize)> = BTreeMap::new();
     for (run, verdict) in batches {
         for kind in &run.kinds {
             struck.entry(*kind).or_default();
         }
         for recovery in &verdict.recovery {
-            struck.entry(recovery.kind).or_default().extend(&recovery.times);
+            let (times, among_others) = struck.entry(recovery.kind).or_default();
+            times.extend(&recovery.times);
+            *among_others += recovery.among_others;
         }
     }
-    println!("\n| fault | struck | on time again after (median) | (worst) |\n|---|---|---|---|");
-    let mut sum = 0;
-    for (kind, times) in struck {
-        let recovery = Recovery::of(kind, times);
+    println!("\n| fault | struck | timed | on time again after (median) | (worst) |\n|---|---|---|---|---|");
+    let (mut all, mut timed) = (0, 0);
+    for (kind, (times, among_others)) in struck {
+        let recovery = Recovery::of(kind, times, among_others);
         let (median, worst) = (recovery.median().as_secs_f64(), recovery.worst().as_secs_f64());
-        println!("| {} | {} | {median:.2} s | {worst:.2} s |", kind.name(), recovery.times.len());
-        sum += recovery.times.len();
+        let count = recovery.times.len();
+        println!("| {} | {} | {count} | {median:.2} s | {worst:.2} s |", kind.name(), count + among_others);
+        (all, timed) = (all + count + among_others, timed + count);
     }
-    println!("| **all** | {sum} | | |");
+    println!("| **all** | {all} | {timed} | | |");
 }
 
 pub type Hunted<'a> = (&'a Mutant, u64, Verdict);

@@ -88,8 +88,7 @@ pub async fn mutants(setting: &Setting, names: &[String]) -> anyhow::Result<bool
             faults: FAULTS_FOR_A_MUTANT,
             kinds: mutant.kinds.to_vec(),
             pace: setting.pace,
-            // Every replica is at work: what goes wrong between two of them is seen sooner.
-            mode: setting.mode.clone().unwrap_or_else(|| "active".to_owned()),
+            mode: setting.mode.clone().unwrap_or_else(|| mutant.mode.to_owned()),
             mutant: Some(mutant.name.to_owned()),
         };
         let (_, verdict) =

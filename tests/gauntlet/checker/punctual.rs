@@ -20,6 +20,8 @@ const STORED: TimeDelta = TimeDelta::seconds(20);
 /// A wake that is older than this was late before the cluster went away.
 const OVERDUE: TimeDelta = TimeDelta::seconds(1);
 
+const JUST_NOW: TimeDelta = TimeDelta::seconds(6);
+
 /// An occurrence, when it was due, and when the router first took it.
 struct Taken {
     about: About,
@@ -42,7 +44,7 @@ pub fn wakes_need_no_cluster(book: &Book<'_>) -> (Vec<Found>, usize) {
         }
         let first = all.partition_point(|one| one.due < from);
         for one in all[first..].iter().take_while(|one| one.due <= until) {
-            let mut others = book.faults.within(from, one.due + within);
+            let mut others = book.faults.within(one.due, one.due + within);
             let is_new = one.applied_at.is_some_and(|applied_at| applied_at > from - STORED);
             if is_new || others.any(|other| touches_wakes(other.kind, elects)) || book.excused(&one.about) {
                 continue;
@@ -84,10 +86,11 @@ fn taken(book: &Book<'_>) -> Vec<Taken> {
     all
 }
 
-/// Whether something is being caught up with.
+/// Whether something is being caught up with: more than one in ten of what came due a moment ago. Single ones are on their ladder.
 fn is_behind(all: &[Taken], at: DateTime<Utc>) -> bool {
-    let due = all.partition_point(|one| one.due < at - OVERDUE);
-    all[..due].iter().any(|one| one.taken_at > at)
+    let place = |instant| all.partition_point(|one| one.due < instant);
+    let before = &all[place(at - JUST_NOW)..place(at - OVERDUE)];
+    before.iter().filter(|one| one.taken_at > at).count() * 10 > before.len()
 }
 
 /// While it lasts the API server does not answer, or not everybody. A Lease that is stolen is another thing: whoever has it leads; and in a
@@ -108,7 +111,7 @@ const fn is_of_the_cluster(kind: Kind, elects: bool) -> bool {
     takes_it_away || (!elects && matches!(kind, Kind::EtcdRestore | Kind::LeaseStolen))
 }
 
-const fn touches_wakes(kind: Kind, elects: bool) -> bool {
+pub const fn touches_wakes(kind: Kind, elects: bool) -> bool {
     let of_a_facade = matches!(
         kind,
         Kind::Delay(Pair::Facade)

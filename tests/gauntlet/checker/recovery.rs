@@ -1,10 +1,10 @@
 //! How long it takes after a fault until wakes are on time again.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{book::Book, verdict::Recovery};
+use super::{book::Book, punctual::touches_wakes, verdict::Recovery};
 use crate::log::{Fault, Kind};
 
 /// On time: of what comes due within a second,
@@ -18,16 +18,25 @@ const ENOUGH: usize = 5;
 const STEP: TimeDelta = TimeDelta::milliseconds(50);
 
 /// Of each kind, for each fault that struck: from its end until wakes were on time again. A kill is over when the slot has a process again,
-/// which does not matter to whoever waits for a wake: there the time runs from when it struck. Other faults may have struck
-/// meanwhile; their time is in it, too.
+/// which does not matter to whoever waits for a wake: there the time runs from when it struck. Where another fault that wakes notice was
+/// there meanwhile, the time would be of both: such a fault is counted, and not timed.
 pub fn of(book: &Book<'_>) -> Vec<Recovery> {
     let course = Course::of(book);
-    let mut by_kind: BTreeMap<Kind, Vec<Duration>> = BTreeMap::new();
+    let elects = book.log.run.mode == "leader";
+    let mut by_kind: BTreeMap<Kind, Recovery> = BTreeMap::new();
     for fault in book.faults.struck() {
-        let took = course.back_on_time(begin(fault)).to_std().unwrap_or_default();
-        by_kind.entry(fault.kind).or_default().push(took);
+        let from = begin(fault);
+        let took = course.back_on_time(from);
+        let is_other = |other: &&&Fault| other.number != fault.number && touches_wakes(other.kind, elects);
+        let meets = |other: &&Fault| other.planned_at <= from + took && other.over_at.is_none_or(|over| over >= from);
+        let recovery = by_kind.entry(fault.kind).or_insert_with(|| Recovery::of(fault.kind, vec![], 0));
+        if took > TimeDelta::zero() && book.faults.struck().iter().filter(is_other).any(meets) {
+            recovery.among_others += 1;
+        } else {
+            recovery.times.push(took.to_std().unwrap_or_default());
+        }
     }
-    by_kind.into_iter().map(|(kind, times)| Recovery::of(kind, times)).collect()
+    by_kind.into_values().map(|one| Recovery::of(one.kind, one.times, one.among_others)).collect()
 }
 
 fn begin(fault: &Fault) -> DateTime<Utc> {

@@ -79,7 +79,12 @@ fn schedules<'a>(story: &Story<'a>) -> Vec<&'a Definition> {
 }
 
 fn untold(book: &Book<'_>, story: &Story<'_>, row: &Row) -> Vec<(&'static str, String)> {
-    let plans = plans(book, row);
+    let mut plans = plans(book, row);
+    // What was one instant before it became a series is told as that.
+    let instants: BTreeSet<DateTime<Utc>> = story.instants().collect();
+    for plan in plans.values_mut() {
+        plan.told.retain(|one| !instants.contains(&one.last_at.unwrap_or(one.scheduled_for)));
+    }
     let definitions = schedules(story);
     let mut found = Vec::new();
     for epoch in 0..=row.schedule_epoch {

@@ -78,12 +78,14 @@ pub struct Recovery {
     pub kind: Kind,
     /// In ascending order.
     pub times: Vec<Duration>,
+    /// Faults that others were in the way of.
+    pub among_others: usize,
 }
 
 impl Recovery {
-    pub fn of(kind: Kind, mut times: Vec<Duration>) -> Self {
+    pub fn of(kind: Kind, mut times: Vec<Duration>, among_others: usize) -> Self {
         times.sort_unstable();
-        Self { kind, times }
+        Self { kind, times, among_others }
     }
 
     pub fn median(&self) -> Duration {

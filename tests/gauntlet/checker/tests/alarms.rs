@@ -182,6 +182,25 @@ fn an_edit_begins_a_new_series() {
         tale.run(id_of("k9"), [25_000, 25_000], 1, "fenced", "replanned");
     };
     assert_eq!(after(told), none());
+    // A single instant before, which had passed when it became a series.
+    let single = |tale: &mut Tale| {
+        edited(tale, done());
+        let id = id_of("k9");
+        for call in &mut tale.log.calls {
+            if let Asked::Create { alarm, .. } = &mut call.asked
+                && alarm.label == "k9"
+            {
+                alarm.schedule = Schedule::At(at(25_500));
+            }
+        }
+        let before = |due: i64| delivery(id, 0, at(due)).to_string();
+        let headers = [5000, 15_000, 25_000].map(before);
+        tale.log.end.tables.attempts.retain(|one| !headers.iter().any(|header| one["delivery_id"] == json!(header)));
+        tale.log.wakes.retain(|wake| !headers.contains(&wake.delivery_header));
+        tale.run(id, [25_500, 25_500], 1, "skipped", "replanned");
+        (tale.of(id)["fired_count"], tale.of(id)["missed_count"]) = (json!(2), json!(1));
+    };
+    assert_eq!(after(single), none());
     // One of the old plan, long after.
     let old = |tale: &mut Tale| {
         edited(tale, done());

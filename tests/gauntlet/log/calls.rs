@@ -158,17 +158,6 @@ pub enum Trespass {
 impl Trespass {
     pub const ON_ALARMS: [Self; 6] = [Self::Look, Self::Attempts, Self::Edit, Self::Cancel, Self::Pause, Self::Fire];
     pub const ON_SESSIONS: [Self; 2] = [Self::Speak, Self::LookAtSession];
-    #[cfg(test)]
-    pub const ALL: [Self; 8] = [
-        Self::Look,
-        Self::Attempts,
-        Self::Edit,
-        Self::Cancel,
-        Self::Pause,
-        Self::Fire,
-        Self::Speak,
-        Self::LookAtSession,
-    ];
 }
 
 /// An alarm as it is asked for.

@@ -109,6 +109,8 @@ mutants! {
     FoldUntold = "fold-untold",
     /// What an edit of the schedule gives up leaves no row.
     EditUntold = "edit-untold",
+    /// A resumption or an edit takes what was claimed by one that died for something nobody has tried.
+    LostUntried = "lost-untried",
     /// An attempt whose claim was lost leaves no row.
     FencedUnrecorded = "fenced-unrecorded",
     /// Now and then an event is answered and not committed.

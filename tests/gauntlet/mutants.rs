@@ -98,6 +98,11 @@ pub const MUTANTS: &[Mutant] = &[
         mode: "leader",
         ..mutant("edit-untold", &["lost"], &[Kind::PostgresFreeze, Kind::Freeze, Kind::FreezeAt(Point::Claimed)])
     },
+    // What a leader's death leaves behind waits for another leader; a slow router has taken much of it.
+    Mutant {
+        mode: "leader",
+        ..mutant("lost-untried", &["denied"], &[Kind::RouterSlow, Kind::Kill, Kind::KillAt(Point::Answered)])
+    },
     mutant(
         "fenced-unrecorded",
         &["unrecorded"],

@@ -22,6 +22,9 @@ pub struct Standing<'a> {
     pub series_at: DateTime<Utc>,
     pub next_fire_at: DateTime<Utc>,
     pub failure_count: u32,
+    /// The occurrence was claimed, and nobody has told yet what came of it: its wake may have arrived, whether the claim still
+    /// stands or its dispatcher died.
+    pub begun: bool,
     /// A claim stands whose lease has not ended.
     pub in_flight: bool,
 }
@@ -37,7 +40,12 @@ impl Standing<'_> {
 
     /// Due, and nobody has tried yet.
     fn is_untried(&self, now: DateTime<Utc>) -> bool {
-        !self.in_flight && self.failure_count == 0 && self.next_fire_at <= now
+        !self.begun && self.failure_count == 0 && self.next_fire_at <= now
+    }
+
+    /// Tried, and to be tried again: after a failure, or because nobody knows what came of it.
+    fn is_on_its_ladder(&self) -> bool {
+        !self.in_flight && (self.begun || self.failure_count > 0)
     }
 }
 
@@ -85,10 +93,10 @@ pub fn resume(standing: &Standing<'_>, cause: Cause, now: DateTime<Utc>) -> Resu
     if !others.is_empty() {
         return Ok(Resumed::StillPaused(others));
     }
-    // In flight: its result counts. On its ladder: it goes on at its rung. Ahead: nothing has passed.
+    // In flight: its result counts. On its ladder: it goes on at its rung. Its dispatcher died: it goes out again as it was judged
+    // then, for it may have arrived. Ahead: nothing has passed.
     if !standing.is_untried(now) {
-        let on_its_ladder = !standing.in_flight && standing.failure_count > 0;
-        let passed = standing.passed_behind(now).filter(|_| on_its_ladder);
+        let passed = standing.passed_behind(now).filter(|_| standing.is_on_its_ladder());
         return Ok(passed.map_or(Resumed::AsItStands, |run| Resumed::OnItsLadder {
             // Told now, or all of them would follow the retry under `fire_all`.
             passed: Passed::skipped(run, Reason::Paused),
@@ -121,8 +129,8 @@ fn untried_run(standing: &Standing<'_>, now: DateTime<Utc>) -> Run {
 }
 
 /// What an alarm gives up when it is planned anew: the slots that have passed and would have been folded, fired or told. What
-/// has failed before is in the history already. What is in flight for the first time is told here, as fenced: whoever has the claim
-/// may die or give it back, and leave no row.
+/// has failed before is in the history already. What was begun for the first time is told here, as fenced: whoever has the claim
+/// may have died, or die, or give it back, and leave no row.
 pub fn forgone(standing: &Standing<'_>, now: DateTime<Utc>) -> Vec<Passed> {
     let reason = match standing.status {
         Status::Active => Reason::Replanned,
@@ -130,8 +138,7 @@ pub fn forgone(standing: &Standing<'_>, now: DateTime<Utc>) -> Vec<Passed> {
         Status::Fired | Status::Cancelled | Status::Failed => return Vec::new(),
     };
     let run = if standing.is_untried(now) { Some(untried_run(standing, now)) } else { standing.passed_behind(now) };
-    let overtaken =
-        (standing.in_flight && standing.failure_count == 0).then(|| Passed::overtaken(standing.scheduled_for));
+    let overtaken = (standing.begun && standing.failure_count == 0).then(|| Passed::overtaken(standing.scheduled_for));
     overtaken.into_iter().chain(run.map(|run| Passed::skipped(run, reason))).collect()
 }
 
@@ -241,6 +248,7 @@ mod tests {
             series_at: at("09:00:00"),
             next_fire_at: at("09:00:00"),
             failure_count: 0,
+            begun: false,
             in_flight: false,
         }
     }
@@ -269,7 +277,8 @@ mod tests {
         assert_eq!(fire(&standing(&series, &[]), before), Ok(Some(at("08:59:59.999999"))), "09:00 is still to come");
         let refused = |standing: Standing<'_>, now| fire(&standing, now).unwrap_err();
         assert_eq!(refused(standing(&series, OWNER), before), NotFired::NotActive(Status::Paused));
-        assert_eq!(refused(Standing { in_flight: true, ..standing(&series, &[]) }, before), NotFired::InFlight);
+        let in_flight = Standing { begun: true, in_flight: true, ..standing(&series, &[]) };
+        assert_eq!(refused(in_flight, before), NotFired::InFlight);
         assert_eq!(refused(Standing { failure_count: 1, ..standing(&series, &[]) }, before), NotFired::Retrying);
         assert_eq!(refused(standing(&series, &[]), at("09:00:00")), NotFired::Due);
     }
@@ -308,13 +317,29 @@ mod tests {
     #[test]
     fn what_is_in_flight_goes_on_as_it_stands_and_what_is_on_its_ladder_too_without_a_burst_behind_it() {
         let timing = minutes(None);
-        let in_flight = Standing { in_flight: true, ..standing(&timing, OWNER) };
+        let in_flight = Standing { begun: true, in_flight: true, ..standing(&timing, OWNER) };
         assert_eq!(resume(&in_flight, Cause::Owner, at("10:00:00")), Ok(Resumed::AsItStands));
         let on_its_ladder = Standing { failure_count: 1, ..standing(&timing, OWNER) };
         assert_eq!(resume(&on_its_ladder, Cause::Owner, at("09:00:59")), Ok(Resumed::AsItStands));
         let run = Run { first: at("09:01:00"), last: at("10:00:00"), slots: 60 };
         let passed = Passed::skipped(run, Reason::Paused);
         assert_eq!(resume(&on_its_ladder, Cause::Owner, at("10:00:00")), Ok(Resumed::OnItsLadder { passed }));
+    }
+
+    #[test]
+    fn what_was_claimed_by_one_that_died_goes_out_again_whatever_the_policy() {
+        fn lost(timing: &Timing) -> Standing<'_> {
+            Standing { begun: true, ..standing(timing, OWNER) }
+        }
+        for misfire in [Misfire::FireOnce, Misfire::Skip, Misfire::FireAll] {
+            let timing = once(misfire);
+            assert_eq!(resume(&lost(&timing), Cause::Owner, at("10:00:00")), Ok(Resumed::AsItStands));
+        }
+        let timing = minutes(None);
+        assert_eq!(resume(&lost(&timing), Cause::Owner, at("09:00:59")), Ok(Resumed::AsItStands));
+        let run = Run { first: at("09:01:00"), last: at("10:00:00"), slots: 60 };
+        let passed = Passed::skipped(run, Reason::Paused);
+        assert_eq!(resume(&lost(&timing), Cause::Owner, at("10:00:00")), Ok(Resumed::OnItsLadder { passed }));
     }
 
     #[test]
@@ -343,12 +368,14 @@ mod tests {
         assert_eq!(forgone(&due, now), [skipped("09:00:00", "09:02:00", 3, Reason::Replanned)]);
         // What has failed is in the history, under way again or not: only what passed behind it is not.
         let behind = skipped("09:01:00", "09:02:00", 2, Reason::Replanned);
-        for in_flight in [false, true] {
-            assert_eq!(forgone(&Standing { failure_count: 1, in_flight, ..due.clone() }, now), [behind]);
+        for begun in [false, true] {
+            assert_eq!(forgone(&Standing { failure_count: 1, begun, in_flight: begun, ..due.clone() }, now), [behind]);
         }
-        // Whoever has the first claim may die and leave no row. Its wake may have arrived: nobody counts it as missed.
+        // Whoever has the first claim may die, or has died, and leaves no row. Its wake may have arrived: nobody counts it as missed.
         let overtaken = Passed::overtaken(at("09:00:00"));
-        assert_eq!(forgone(&Standing { in_flight: true, ..due.clone() }, now), [overtaken, behind]);
+        for in_flight in [false, true] {
+            assert_eq!(forgone(&Standing { begun: true, in_flight, ..due.clone() }, now), [overtaken, behind]);
+        }
         assert!(behind.counts() && !overtaken.counts());
         assert_eq!(forgone(&due, at("08:00:00")), []);
         assert_eq!(forgone(&standing(&single_shot, OWNER), now), [skipped("09:00:00", "09:00:00", 1, Reason::Paused)]);

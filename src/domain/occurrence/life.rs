@@ -108,6 +108,7 @@ impl Life {
             series_at: self.row.series_at,
             next_fire_at: self.row.next_fire_at,
             failure_count: self.row.failure_count,
+            begun: self.row.first_claimed_at.is_some(),
             in_flight: false,
         };
         match resume(&standing, Cause::Owner, self.now).expect("it lives") {

@@ -86,6 +86,8 @@ pub struct Alarm {
     pub last_error: String,
     pub fired_count: i64,
     pub missed_count: i64,
+    /// The occurrence was claimed, and nobody has told yet what came of it.
+    begun: bool,
     /// A claim stands whose lease has not ended: a wake may be under way.
     pub in_flight: bool,
     pub source: String,
@@ -108,8 +110,8 @@ macro_rules! columns {
         concat!("id, owner_did, label, labels::text AS labels, kind, fire_at, cron_expr, timezone, starts_at, ends_at, spread, \
          spread_offset, misfire, max_lateness, conversation_id, ", $long, ", max_failures, \
          status, paused_by, cancelled_by, scheduled_for, series_at, next_fire_at, schedule_epoch, revision, failure_count, \
-         last_error, fired_count, missed_count, coalesce(claimed_until > clock_timestamp(), false) AS in_flight, source, cluster_id, \
-         resource_namespace, resource_name, idempotency_key, correlation_id, created_at, updated_at, last_fired_at")
+         last_error, fired_count, missed_count, first_claimed_at IS NOT NULL AS begun, \
+         coalesce(claimed_until > clock_timestamp(), false) AS in_flight, source, cluster_id, resource_namespace, resource_name, idempotency_key, correlation_id, created_at, updated_at, last_fired_at")
     };
 }
 pub(super) use columns;
@@ -172,6 +174,7 @@ impl Alarm {
             series_at: self.series_at.unwrap_or(self.scheduled_for),
             next_fire_at: self.next_fire_at,
             failure_count: u32::try_from(self.failure_count).unwrap_or(0),
+            begun: if mutants::on(Mutant::LostUntried) { self.in_flight } else { self.begun },
             in_flight: self.in_flight,
         }
     }

@@ -6,9 +6,9 @@ use super::{
     book::{About, Book, Found, UNKNOWN_WITHIN},
     deliveries,
     faults::Undoes,
-    rows::Row,
+    rows::{Attempt, Row},
     sent::{Sent, To},
-    slots::{Grid, stored},
+    slots::{Grid, delivery_id, stored},
     stories::{Story, Timers, is_done},
 };
 use crate::log::{Asked, Schedule};
@@ -116,7 +116,7 @@ pub fn what_lives_stands_where_it_should(book: &Book<'_>) -> Vec<Found> {
             let what = format!("alarm {} stands at {}, which nobody asked for", row.id, row.scheduled_for);
             found.push(Found { rule: "lost", about: about.clone(), what });
         }
-        let tried = book.attempts_of(row.id).map(super::rows::Attempt::ended_at).max();
+        let tried = book.attempts_of(row.id).map(Attempt::ended_at).max();
         let due = (row.scheduled_for + row.spread_offset).max(said.unwrap_or(row.scheduled_for));
         let latest = due.max(tried.unwrap_or(due)) + LADDER;
         if row.next_fire_at > latest {
@@ -275,11 +275,43 @@ pub fn what_was_given_up_is_told(book: &Book<'_>) -> Vec<Found> {
             }
             let instant = stored(instant);
             let is_told = book.attempts_of(row.id).any(|one| one.last_at.unwrap_or(one.scheduled_for) == instant);
-            let until = after.0.answered_at.unwrap_or(after.0.asked_at);
-            // A build of before told nothing if its dispatcher died.
-            if !is_told && !book.faults.other_build(instant, until) {
+            if !is_told {
                 let what = format!("alarm {} was due at {instant}, then planned anew, and nothing tells of it", row.id);
                 found.push(Found { rule: "lost", about: About::Story(place), what });
+            }
+        }
+    }
+    found
+}
+
+/// What the router took is not told as passed over or too late, not even if whoever sent it died before it could say so: it is sent again,
+/// or told as fenced.
+pub fn what_arrived_is_not_told_otherwise(book: &Book<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    // What is parked was claimed again and again, and nobody knows what came of it.
+    let is_passed = |one: &&Attempt| {
+        !one.is_try()
+            && ["missed", "skipped"].contains(&one.outcome.as_str())
+            && one.reason.as_deref() != Some("parked")
+    };
+    for one in book.attempts.iter().filter(is_passed) {
+        let About::Story(place) = book.about(one.alarm_id) else { continue };
+        let (Some((first, last)), Some(id)) = (one.told(), one.delivery_id) else { continue };
+        let Some(epoch) = deliveries::epoch_of(book, id, one.alarm_id, last) else { continue };
+        let wakes = book.stories[place].wakes.iter().map(|wake| &book.wakes[*wake]);
+        let of_it = wakes.filter(|sent| sent.alarm == Some(one.alarm_id) && sent.was_taken());
+        for sent in of_it.filter(|sent| (first..=last).contains(&sent.scheduled_for)) {
+            let is_its = delivery_id(one.alarm_id, epoch, sent.scheduled_for) == sent.delivery;
+            // A failover takes back that it was claimed.
+            if is_its && !book.is_undone(Undoes::Rows, sent.scheduled_for, sent.at()) {
+                let what = format!(
+                    "the wake for {} was taken at {}, and is told as {} ({})",
+                    sent.scheduled_for,
+                    sent.at(),
+                    one.outcome,
+                    one.reason.as_deref().unwrap_or_default()
+                );
+                found.push(Found { rule: "denied", about: About::Story(place), what });
             }
         }
     }

@@ -72,15 +72,6 @@ impl<'a> Faults<'a> {
         &self.struck
     }
 
-    /// Whether a replica may have been of another build between these instants: every second replacement brings the first one back.
-    pub fn other_build(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> bool {
-        let replaced: Vec<&Fault> = self.struck.iter().copied().filter(|fault| fault.kind == Kind::Replace).collect();
-        replaced.chunks(2).any(|there_and_back| {
-            let back_at = there_and_back.get(1).map_or(self.end, |back| back.over_at.unwrap_or(self.end));
-            there_and_back[0].planned_at <= until && back_at >= from
-        })
-    }
-
     /// Those whose time, with an aftermath, meets this one.
     pub fn within(&self, from: DateTime<Utc>, until: DateTime<Utc>) -> impl Iterator<Item = &'a Fault> {
         let first = self.struck.partition_point(|fault| begins(fault) + self.longest + AFTERMATH_OF_A_LINE < from);

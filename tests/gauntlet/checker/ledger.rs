@@ -6,6 +6,7 @@ use super::{
     book::{About, Book, Found},
     rows::Row,
     series,
+    stories::Story,
     verdict::Counts,
 };
 use crate::log::{Answer, Asked};
@@ -61,12 +62,10 @@ pub fn count(book: &Book<'_>, named: &BTreeSet<About>, counts: &mut Counts) -> V
         }
         counts.occurrences += 1;
     }
-    for story in book.stories.iter().filter(|story| story.rows.is_empty() && story.undone && story.accepted().is_some())
-    {
-        let _ = story;
-        counts.undone += 1;
-        counts.occurrences += 1;
-    }
+    let gone = |story: &&Story<'_>| story.rows.is_empty() && story.undone && story.accepted().is_some();
+    let gone = book.stories.iter().filter(gone).count();
+    counts.undone += gone;
+    counts.occurrences += gone;
     found
 }
 

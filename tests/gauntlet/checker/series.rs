@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{
-    book::{About, Book, Found, UNKNOWN_WITHIN},
+    book::{About, Book, Found},
     deliveries::epoch_of,
-    faults::Symptom,
     rows::{Attempt, Row},
     slots::Grid,
     stories::{Story, definition_in, is_done},
@@ -107,13 +106,9 @@ fn untold(book: &Book<'_>, story: &Story<'_>, row: &Row) -> Vec<(&'static str, S
         }
         let mut gaps = best.gaps;
         // The occurrence that stood when the plan was replaced is told by the edit, unless it was on its ladder: then its failed attempts
-        // tell of it. One, the last. A build of before, by which replicas were replaced for a while, told nothing of one in flight if its
-        // dispatcher died or was cut off.
+        // tell of it. One, the last.
         let stood = gaps.last().map(|gap| best.grid.at(*gap)).filter(|_| epoch < row.schedule_epoch);
-        let cut_off = |at: DateTime<Utc>| book.faults.explain(Symptom::Repeated, None, at, at + book.lease * 2);
-        let by_other = |at: DateTime<Utc>| book.faults.other_build(at, at + book.lease * 2 + UNKNOWN_WITHIN);
-        let excused = |at: DateTime<Utc>| plan.tried.contains(&at) || (by_other(at) && cut_off(at));
-        if stood.is_some_and(excused) {
+        if stood.is_some_and(|at| plan.tried.contains(&at)) {
             gaps.pop();
         }
         // A failover takes back what was told together with where the alarm stood: nothing excuses a gap.

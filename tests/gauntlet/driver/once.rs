@@ -57,7 +57,13 @@ async fn cancelled_when_due(alarm: Alarm, dice: &mut Dice) {
 }
 
 async fn paused(alarm: Alarm, dice: &mut Dice) {
-    alarm.caller.rest(dice.millis(100..2500)).await;
+    if dice.percent(50) {
+        // The pause and the wake meet.
+        let off = TimeDelta::from_std(dice.millis(0..400)).expect("milliseconds") - TimeDelta::milliseconds(50);
+        alarm.caller.rest_until(due(&alarm) + off).await;
+    } else {
+        alarm.caller.rest(dice.millis(100..2500)).await;
+    }
     alarm.pause(dice).await;
     // Before its instant, or after.
     alarm.caller.rest(dice.millis(500..9000)).await;

@@ -170,6 +170,7 @@ fn standing<'a>(row: &Row, timing: &'a Timing, now: Micros) -> Standing<'a> {
         series_at: at(row.series_at.unwrap_or(row.scheduled_for)),
         next_fire_at: at(row.next_fire_at),
         failure_count: row.failure_count,
+        begun: row.first_claimed_at.is_some(),
         in_flight: row.in_flight(now),
     }
 }
@@ -202,11 +203,8 @@ fn resume(table: &mut Table, alarm: usize, now: Micros) {
             Some(passed)
         }
     };
-    if !(stays && row.status.is_living()) {
-        row.release();
-    } else if row.claim.is_some_and(|claim| !table.dispatchers.contains_key(&claim.by)) {
-        row.claim = None;
-    }
+    let lives_on = stays && row.status.is_living();
+    row.claim = row.claim.filter(|claim| lives_on && table.dispatchers.contains_key(&claim.by));
     let epoch = row.epoch;
     table.history.extend(passed.map(|passed| Told { alarm, epoch, token: 0, what: What::Passed(passed) }));
 }

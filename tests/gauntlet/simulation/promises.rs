@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chronos::domain::{
     alarm::Status,
     ids::DeliveryId,
-    occurrence::{Outcome, Passed, Reason},
+    occurrence::{Outcome, Passed},
     schedule::Schedule,
 };
 
@@ -178,10 +178,11 @@ fn repeats(world: &World, broken: &mut Vec<String>) {
     }
 }
 
-/// What the router has is not told as too late, nor as another's: whoever comes after a crash comes to the same verdict.
+/// What the router has is not told as too late, as another's, or as passed over: whoever comes after a crash comes to the same verdict,
+/// and what an edit overtakes is told as fenced.
 fn not_taken_back(world: &World, broken: &mut Vec<String>) {
     for row in &world.table.history {
-        let What::Passed(Passed { run, reason: reason @ (Reason::Late | Reason::Folded), .. }) = &row.what else {
+        let What::Passed(Passed { run, outcome: Outcome::Missed | Outcome::Skipped, reason }) = &row.what else {
             continue;
         };
         let told = micros(run.first)..=micros(run.last);

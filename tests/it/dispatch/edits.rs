@@ -15,6 +15,11 @@ use crate::support::{
     eventually,
 };
 
+/// A series whose next slot no test lives to see.
+fn yearly() -> Draft {
+    Draft { cron_expr: Some("0 0 1 1 *".into()), ..every_minute() }
+}
+
 /// A world in which the wake of an alarm is under way: the sink holds it, and answers as told once it is released.
 async fn under_way(draft: Draft, reply: Reply) -> (World, Store, Alarm, Daemon) {
     let world = World::new().await;
@@ -69,8 +74,8 @@ async fn told(world: &World, alarm: &Alarm) -> Vec<(i32, String)> {
 
 #[tokio::test]
 async fn an_edit_of_the_schedule_in_flight_fences_the_result() {
-    let (world, store, alarm, _dispatcher) = under_way(every_minute(), Reply::Status(202)).await;
-    let changes = Changes { cron_expr: Change::Set("0 0 1 1 *".into()), ..Changes::default() };
+    let (world, store, alarm, _dispatcher) = under_way(yearly(), Reply::Status(202)).await;
+    let changes = Changes { cron_expr: Change::Set("0 0 2 1 *".into()), ..Changes::default() };
     store.patch_if_owned(&ann(), alarm.id, &patch(&changes)).await.unwrap();
     assert_eq!(
         told(&world, &alarm).await,
@@ -168,6 +173,46 @@ async fn an_alarm_paused_in_flight_whose_dispatcher_is_found_dead_goes_out_again
     eventually("it is fired", || async { (read(&store, &alarm).await.status == Status::Fired).then_some(()) }).await;
 }
 
+/// What the claim brought to an end: its dispatcher is dead, and its lease over.
+async fn lost(world: &World, dispatcher: Daemon) {
+    dispatcher.kill().await;
+    execute(&mut world.database.connect().await, "UPDATE alarms SET claimed_until = now()").await;
+}
+
+#[tokio::test]
+async fn a_wake_that_may_have_arrived_before_a_pause_goes_out_again_whatever_is_done_with_what_is_late() {
+    let strict = Draft { max_lateness_seconds: Some(1), ..in_an_hour() };
+    let skips = Draft { misfire: Some("skip".into()), ..in_an_hour() };
+    for draft in [strict, skips, yearly()] {
+        let (world, store, alarm, first) = under_way(draft, Reply::Status(202)).await;
+        store.pause_if_owned(&ann(), alarm.id).await.unwrap();
+        lost(&world, first).await;
+        // An hour goes by.
+        execute(
+            &mut world.database.connect().await,
+            "UPDATE alarms SET next_fire_at = next_fire_at - interval '1 h', first_claimed_at = first_claimed_at - interval '1 h'",
+        )
+        .await;
+        store.resume_if_owned(&ann(), alarm.id).await.unwrap();
+        let _second = world.chronosd_with("dispatch", QUICK).await;
+        let wakes = world.sink.wakes(2).await;
+        assert_eq!(wakes[0].body, wakes[1].body, "the same wake, the same delivery id, the same attempt");
+        assert_eq!(outcome(&world, &alarm).await, "delivered");
+        let stored = read(&store, &alarm).await;
+        assert_eq!((stored.fired_count, stored.missed_count), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_wake_that_may_have_arrived_is_not_counted_as_missed_by_an_edit_after_its_lease() {
+    let (world, store, alarm, first) = under_way(yearly(), Reply::Status(202)).await;
+    lost(&world, first).await;
+    let changes = Changes { cron_expr: Change::Set("0 0 2 1 *".into()), ..Changes::default() };
+    store.patch_if_owned(&ann(), alarm.id, &patch(&changes)).await.unwrap();
+    assert_eq!(told(&world, &alarm).await, [(0, "fenced".to_owned())]);
+    assert_eq!(read(&store, &alarm).await.missed_count, 0);
+}
+
 #[tokio::test]
 async fn an_alarm_cancelled_before_its_claim_never_starts_a_wake() {
     let world = World::new().await;
@@ -188,8 +233,7 @@ async fn an_alarm_cancelled_before_its_claim_never_starts_a_wake() {
 async fn an_alarm_fired_by_hand_goes_out_now_and_its_series_stays_where_it_was() {
     let world = World::new().await;
     let store = world.database.store().await;
-    let hourly = Draft { cron_expr: Some("0 0 1 1 *".into()), ..every_minute() };
-    let (series, once) = (create(&store, &ann(), hourly).await, create(&store, &ann(), in_an_hour()).await);
+    let (series, once) = (create(&store, &ann(), yearly()).await, create(&store, &ann(), in_an_hour()).await);
     let _dispatcher = world.chronosd("dispatch").await;
     for alarm in [&series, &once] {
         assert!(matches!(store.fire_if_owned(&ann(), alarm.id).await.unwrap(), Edited::Done(_)));

@@ -151,23 +151,28 @@ async fn what_an_edit_of_the_schedule_gives_up_is_told() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_lease_has_ended_is_not_in_flight() {
+async fn an_occurrence_whose_lease_ended_in_a_pause_goes_on_without_a_burst_behind_it() {
     let database = Database::fresh().await;
     let store = database.store().await;
     let (owner, alarm) = (ann(), create(&store, &ann(), every_minute()).await);
     let mut db = database.connect().await;
     execute(&mut db, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
-    claim(&store).await;
+    let first = claim(&store).await.claims.remove(0);
     assert!(read(&store, &alarm).await.in_flight);
     store.pause_if_owned(&owner, alarm.id).await.unwrap();
-    // The dispatcher died with it.
+    // The dispatcher died with it, before or after it sent the wake.
     execute(&mut db, AN_HOUR_LATER).await;
-    assert!(!read(&store, &alarm).await.in_flight);
+    let stands = read(&store, &alarm).await;
+    assert!(!stands.in_flight);
     let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
-    assert!(resumed.next_fire_at > store.now().await.unwrap(), "the slot of an hour ago does not fire now");
-    let claims: i32 = sqlx::query_scalar("SELECT claims FROM alarms").fetch_one(&mut db).await.unwrap();
-    assert_eq!(claims, 0, "the next occurrence is claimed for the first time");
-    assert_eq!(history(&database, &alarm).await[0].0, "skipped");
+    assert_eq!((resumed.status, resumed.scheduled_for), (Status::Active, stands.scheduled_for));
+    let again = claim(&store).await.claims.remove(0);
+    assert_eq!(again.wake.scheduled_for, stands.scheduled_for, "its wake may not have arrived");
+    assert_eq!(again.first_claimed_at, first.claimed_at, "judged as it was");
+    // What follows it begins where the pause ended.
+    let [(outcome, reason, _, last_at, slots)] = history(&database, &alarm).await.try_into().unwrap();
+    assert_eq!((outcome.as_str(), reason.as_deref()), ("skipped", Some("paused")));
+    assert_eq!((Some(again.series_at), Some(resumed.missed_count)), (last_at, slots));
 }
 
 #[tokio::test]

@@ -103,27 +103,26 @@ fn rules(batches: &[Batch]) {
 
 /// Faults by kind, and how long it took after each until wakes were on time again.
 fn kinds(batches: &[Batch]) {
-    let mut struck: BTreeMap<Kind, (Vec<Duration>, usize)> = BTreeMap::new();
+    let mut struck: BTreeMap<Kind, Recovery> = BTreeMap::new();
     for (run, verdict) in batches {
-        for kind in &run.kinds {
-            struck.entry(*kind).or_default();
-        }
-        for recovery in &verdict.recovery {
-            let (times, among_others) = struck.entry(recovery.kind).or_default();
-            times.extend(&recovery.times);
-            *among_others += recovery.among_others;
+        let none = run.kinds.iter().map(|kind| Recovery::of(*kind));
+        for recovery in none.chain(verdict.recovery.iter().cloned()) {
+            struck.entry(recovery.kind).or_insert_with(|| Recovery::of(recovery.kind)).add(&recovery);
         }
     }
-    println!("\n| fault | struck | timed | on time again after (median) | (worst) |\n|---|---|---|---|---|");
+    println!(
+        "\n| fault | struck | timed | on time again after (median) | (worst) | latest wake came late by (median) | (worst) |"
+    );
+    println!("|---|---|---|---|---|---|---|");
     let (mut all, mut timed) = (0, 0);
-    for (kind, (times, among_others)) in struck {
-        let recovery = Recovery::of(kind, times, among_others);
-        let (median, worst) = (recovery.median().as_secs_f64(), recovery.worst().as_secs_f64());
-        let count = recovery.times.len();
-        println!("| {} | {} | {count} | {median:.2} s | {worst:.2} s |", kind.name(), count + among_others);
-        (all, timed) = (all + count + among_others, timed + count);
+    let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
+    for (kind, recovery) in struck {
+        let (again, latest, count) = (&recovery.again, &recovery.latest, recovery.again.0.len());
+        let cells = [again.median(), again.worst(), latest.median(), latest.worst()].map(seconds).join(" | ");
+        println!("| {} | {} | {count} | {cells} |", kind.name(), count + recovery.among_others);
+        (all, timed) = (all + count + recovery.among_others, timed + count);
     }
-    println!("| **all** | {all} | {timed} | | |");
+    println!("| **all** | {all} | {timed} | | | | |");
 }
 
 pub type Hunted<'a> = (&'a Mutant, u64, Verdict);

@@ -170,7 +170,7 @@ pub fn fire(standing: &Standing<'_>, now: DateTime<Utc>) -> Result<Option<DateTi
     if standing.failure_count > 0 {
         return Err(NotFired::Retrying);
     }
-    if standing.next_fire_at <= now {
+    if standing.begun || standing.next_fire_at <= now {
         return Err(NotFired::Due);
     }
     Ok(match standing.timing.schedule {
@@ -281,6 +281,7 @@ mod tests {
         assert_eq!(refused(in_flight, before), NotFired::InFlight);
         assert_eq!(refused(Standing { failure_count: 1, ..standing(&series, &[]) }, before), NotFired::Retrying);
         assert_eq!(refused(standing(&series, &[]), at("09:00:00")), NotFired::Due);
+        assert_eq!(refused(Standing { begun: true, ..standing(&series, &[]) }, before), NotFired::Due);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{
         access::Did,
         alarm::{
             Cause, Changes, Defaults, Definition, Plan, Slot, Status,
-            lifecycle::{self, NotFired, NotRearmed, Over, Resumed},
+            lifecycle::{self, NotFired, NotRearmed, Over, Resumed, Standing},
         },
         ids::AlarmId,
         invalid::Invalid,
@@ -389,7 +389,9 @@ pub(in crate::store) async fn resumed(
         Err(why) => return Ok(Edited::Unreadable(why)),
     };
     let causes = alarm.paused_by();
-    let resumed = match lifecycle::resume(&alarm.standing(&timing, &causes), cause, now) {
+    let in_flight = alarm.in_flight && !is_orphaned(db, alarm.id).await?;
+    let standing = Standing { in_flight, ..alarm.standing(&timing, &causes) };
+    let resumed = match lifecycle::resume(&standing, cause, now) {
         Ok(resumed) => resumed,
         Err(over) => return Ok(Edited::Refused(over)),
     };
@@ -423,13 +425,24 @@ pub(in crate::store) async fn resumed(
         .bind(&write.error)
         .bind(slots(&write.passed))
         .bind(write.series_at)
-        .bind(alarm.in_flight && write.status.is_living())
+        .bind(in_flight && write.status.is_living())
         .fetch_one(&mut *db)
         .await?;
     if let Some(passed) = write.passed {
         attempts::record_passed(db, &alarm, &passed, write.error.as_deref().unwrap_or_default()).await?;
     }
     Ok(Edited::Done(Box::new(resumed)))
+}
+
+/// Whether the dispatcher that has the claim was found dead while the alarm was paused: what is paused keeps its claim then, and nobody would
+/// take it over any more.
+async fn is_orphaned(db: &mut PgConnection, id: AlarmId) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT NOT EXISTS (SELECT FROM dispatchers WHERE worker = claimed_by) FROM alarms WHERE id = $1",
+    )
+    .bind(id.as_uuid())
+    .fetch_one(db)
+    .await
 }
 
 /// `request`: the token of a resource that asks for it, written by the statement that arms.

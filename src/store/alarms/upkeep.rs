@@ -87,7 +87,7 @@ impl Store {
                         scheduled_for, schedule_epoch
                  FROM alarms
                  WHERE id > $1 AND id <= $2 AND kind = 'cron' AND status IN ('active', 'paused')
-                   AND next_fire_at > now() AND claim_token IS NULL AND failure_count = 0",
+                   AND next_fire_at > now() AND claim_token IS NULL AND first_claimed_at IS NULL AND failure_count = 0",
             )
             .bind(after)
             .bind(last)
@@ -104,7 +104,7 @@ impl Store {
             sqlx::query(
                 "UPDATE alarms SET scheduled_for = $2, next_fire_at = $2 + spread_offset, updated_at = now()
                  WHERE id = $1 AND scheduled_for = $3 AND schedule_epoch = $4 AND status IN ('active', 'paused')
-                   AND next_fire_at > now() AND claim_token IS NULL AND failure_count = 0",
+                   AND next_fire_at > now() AND claim_token IS NULL AND first_claimed_at IS NULL AND failure_count = 0",
             )
             .bind(series.id.as_uuid())
             .bind(slot)

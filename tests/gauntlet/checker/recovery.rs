@@ -1,10 +1,14 @@
-//! How long it takes after a fault until wakes are on time again.
+//! How long it takes after a fault until wakes are on time again, and how late the latest came meanwhile.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{book::Book, punctual::touches_wakes, verdict::Recovery};
+use super::{
+    book::Book,
+    punctual::{Taken, taken, touches_wakes},
+    verdict::Recovery,
+};
 use crate::log::{Fault, Kind};
 
 /// On time: of what comes due within a second,
@@ -16,12 +20,16 @@ const PROMPT: TimeDelta = TimeDelta::seconds(1);
 /// Fewer occurrences than this say nothing.
 const ENOUGH: usize = 5;
 const STEP: TimeDelta = TimeDelta::milliseconds(50);
+/// A wake that was due so long before a fault and had not come may have been under way when it struck.
+const UNDER_WAY: TimeDelta = TimeDelta::seconds(1);
 
 /// Of each kind, for each fault that struck: from its end until wakes were on time again. A kill is over when the slot has a process again,
 /// which does not matter to whoever waits for a wake: there the time runs from when it struck. Where another fault that wakes notice was
-/// there meanwhile, the time would be of both: such a fault is counted, and not timed.
+/// there meanwhile, the time would be of both: such a fault is counted, and not timed. And how late the latest wake came, which says what
+/// becomes of the few that a dead replica had claimed while others go on.
 pub fn of(book: &Book<'_>) -> Vec<Recovery> {
     let course = Course::of(book);
+    let all = taken(book);
     let elects = book.log.run.mode == "leader";
     let mut by_kind: BTreeMap<Kind, Recovery> = BTreeMap::new();
     for fault in book.faults.struck() {
@@ -29,14 +37,24 @@ pub fn of(book: &Book<'_>) -> Vec<Recovery> {
         let took = course.back_on_time(from);
         let is_other = |other: &&&Fault| other.number != fault.number && touches_wakes(other.kind, elects);
         let meets = |other: &&Fault| other.planned_at <= from + took && other.over_at.is_none_or(|over| over >= from);
-        let recovery = by_kind.entry(fault.kind).or_insert_with(|| Recovery::of(fault.kind, vec![], 0));
+        let recovery = by_kind.entry(fault.kind).or_insert_with(|| Recovery::of(fault.kind));
         if took > TimeDelta::zero() && book.faults.struck().iter().filter(is_other).any(meets) {
             recovery.among_others += 1;
         } else {
-            recovery.times.push(took.to_std().unwrap_or_default());
+            recovery.again.0.push(took.to_std().unwrap_or_default());
+            recovery.latest.0.push(latest(&all, fault, from + took).to_std().unwrap_or_default());
         }
     }
-    by_kind.into_values().map(|one| Recovery::of(one.kind, one.times, one.among_others)).collect()
+    by_kind.into_values().collect()
+}
+
+/// How late the latest wake came of those that were due while the fault lasted, or under way when it struck.
+fn latest(all: &[Taken], fault: &Fault, until: DateTime<Utc>) -> TimeDelta {
+    let struck_at = fault.struck_at.unwrap_or(fault.planned_at);
+    let place = |instant| all.partition_point(|one| one.due < instant);
+    let due = &all[place(struck_at - UNDER_WAY)..place(until.max(struck_at))];
+    let late = due.iter().filter(|one| one.taken_at > struck_at).map(|one| one.taken_at - one.due);
+    late.max().unwrap_or_default()
 }
 
 fn begin(fault: &Fault) -> DateTime<Utc> {

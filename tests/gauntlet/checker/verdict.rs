@@ -72,34 +72,56 @@ impl Verdict {
     }
 }
 
-/// How long it took after faults of a kind until wakes were on time again.
+/// What faults of a kind cost those who wait for wakes.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     pub kind: Kind,
-    /// In ascending order.
-    pub times: Vec<Duration>,
+    /// For each, how long it took until wakes were on time again.
+    pub again: Times,
+    /// For each, how late the latest wake came that was due while it lasted, or under way when it struck.
+    pub latest: Times,
     /// Faults that others were in the way of.
     pub among_others: usize,
 }
 
 impl Recovery {
-    pub fn of(kind: Kind, mut times: Vec<Duration>, among_others: usize) -> Self {
-        times.sort_unstable();
-        Self { kind, times, among_others }
+    pub const fn of(kind: Kind) -> Self {
+        Self { kind, again: Times::NONE, latest: Times::NONE, among_others: 0 }
     }
 
-    pub fn median(&self) -> Duration {
-        self.times.get(self.times.len() / 2).copied().unwrap_or_default()
-    }
-
-    pub fn worst(&self) -> Duration {
-        self.times.last().copied().unwrap_or_default()
+    pub fn add(&mut self, other: &Self) {
+        self.again.0.extend(&other.again.0);
+        self.latest.0.extend(&other.latest.0);
+        self.among_others += other.among_others;
     }
 
     pub fn print(&self) -> String {
-        let (name, count) = (self.kind.name(), self.times.len());
-        let (median, worst) = (self.median().as_secs_f64(), self.worst().as_secs_f64());
-        format!("{name:<28} {count:>4}   median {median:>6.2} s   worst {worst:>6.2} s")
+        let (name, count) = (self.kind.name(), self.again.0.len());
+        format!("{name:<28} {count:>4}   on time again after {}, latest wake {}", self.again, self.latest)
+    }
+}
+
+/// Times, in no order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Times(pub Vec<Duration>);
+
+impl Times {
+    const NONE: Self = Self(Vec::new());
+
+    pub fn median(&self) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    }
+
+    pub fn worst(&self) -> Duration {
+        self.0.iter().max().copied().unwrap_or_default()
+    }
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2} s (worst {:.2} s)", self.median().as_secs_f64(), self.worst().as_secs_f64())
     }
 }
 

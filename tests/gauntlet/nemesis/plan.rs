@@ -49,7 +49,7 @@ const ON_OTHER: usize = 6;
 
 pub struct Plan {
     kinds: Vec<Kind>,
-    /// Each kind once, and whatever did not strike.
+    /// Each kind once, or as often as there is room for it where faults are apart; and whatever did not strike.
     queue: VecDeque<Kind>,
     wanted: usize,
     struck: usize,
@@ -104,7 +104,9 @@ pub struct Strike {
 impl Plan {
     pub fn new(kinds: &[Kind], wanted: usize, pace: Pace, seed: u64) -> Self {
         let mut dice = StdRng::seed_from_u64(seed);
-        let mut order = kinds.to_vec();
+        // Times are compared kind by kind: each strikes as often as the others.
+        let times = if pace == Pace::Apart { (wanted / kinds.len().max(1)).max(1) } else { 1 };
+        let mut order = kinds.repeat(times);
         order.shuffle(&mut dice);
         let (kinds, failed) = (kinds.to_vec(), HashMap::new());
         Self { kinds, queue: order.into(), wanted, struck: 0, failed, replaced_at: 0, had_outage: false, pace, dice }

@@ -41,6 +41,8 @@ enum Op {
     Pause,
     Resume,
     Edit,
+    /// Another policy, and the same schedule.
+    Policy,
 }
 
 #[derive(Default)]
@@ -78,8 +80,7 @@ pub fn alarm(place: usize, chance: &mut Chance) -> (Row, Epoch) {
 
 /// Some schedule ahead, its first slot, and how far effective instants lie behind nominal ones.
 fn plan(now: Micros, chance: &mut Chance) -> (Rc<Timing>, Micros, Micros) {
-    let misfire = [Misfire::FireOnce, Misfire::Skip, Misfire::FireAll][chance.below(3)];
-    let max_lateness = chance.percent(25).then(|| TimeDelta::milliseconds(chance.between(300, 2_000)));
+    let (misfire, max_lateness) = policy(chance);
     let timing = |schedule| Rc::new(Timing { schedule, spread: TimeDelta::zero(), misfire, max_lateness });
     if chance.percent(50) {
         let fire_at = now + chance.between(0, 2_500 * MS);
@@ -92,6 +93,11 @@ fn plan(now: Micros, chance: &mut Chance) -> (Rc<Timing>, Micros, Micros) {
     let first = micros(recurrence.next_after(at(now)).expect("it has slots ahead"));
     let offset = if chance.percent(30) { chance.between(0, 700 * MS) } else { 0 };
     (timing(Schedule::Cron(recurrence)), first, offset)
+}
+
+fn policy(chance: &mut Chance) -> (Misfire, Option<TimeDelta>) {
+    let misfire = [Misfire::FireOnce, Misfire::Skip, Misfire::FireAll][chance.below(3)];
+    (misfire, chance.percent(25).then(|| TimeDelta::milliseconds(chance.between(300, 2_000))))
 }
 
 impl Client {
@@ -108,7 +114,8 @@ impl Client {
         }
         let op = match (row.status, chance.below(8)) {
             (_, 0) => Op::Cancel,
-            (_, 1..3) => Op::Edit,
+            (_, 1) => Op::Edit,
+            (_, 2) => Op::Policy,
             (Status::Paused, _) => Op::Resume,
             _ => Op::Pause,
         };
@@ -149,6 +156,7 @@ impl Client {
                 self.unpause(alarm, now);
             }
             Op::Edit => edit(table, epochs, alarm, now, chance),
+            Op::Policy => police(&mut table.rows[alarm], chance),
         }
         format!("{op:?} of alarm {alarm} done")
     }
@@ -179,9 +187,12 @@ fn standing<'a>(row: &Row, timing: &'a Timing, now: Micros) -> Standing<'a> {
 fn resume(table: &mut Table, alarm: usize, now: Micros) {
     let row = &mut table.rows[alarm];
     let timing = Rc::clone(&row.timing);
-    let Ok(resumed) = lifecycle::resume(&standing(row, &timing, now), Cause::Owner, at(now)) else { return };
-    let stays = row.in_flight(now);
+    let is_alive = row.claim.is_some_and(|claim| table.dispatchers.contains_key(&claim.by));
+    let stays = is_alive && row.in_flight(now);
+    let standing = Standing { in_flight: stays, ..standing(row, &timing, now) };
+    let Ok(resumed) = lifecycle::resume(&standing, Cause::Owner, at(now)) else { return };
     row.status = Status::Active;
+    let is_another = matches!(resumed, Resumed::At { .. });
     let passed = match resumed {
         Resumed::Unchanged | Resumed::StillPaused(_) => unreachable!("it is paused by its owner"),
         Resumed::AsItStands => None,
@@ -203,10 +214,20 @@ fn resume(table: &mut Table, alarm: usize, now: Micros) {
             Some(passed)
         }
     };
-    let lives_on = stays && row.status.is_living();
-    row.claim = row.claim.filter(|claim| lives_on && table.dispatchers.contains_key(&claim.by));
+    row.claim = row.claim.filter(|_| stays && row.status.is_living());
+    if is_another || !row.status.is_living() {
+        row.release();
+    }
     let epoch = row.epoch;
     table.history.extend(passed.map(|passed| Told { alarm, epoch, token: 0, what: What::Passed(passed) }));
+}
+
+/// As `edit_alarm.sql` has it, when the schedule stays.
+fn police(row: &mut Row, chance: &mut Chance) {
+    let (misfire, max_lateness) = policy(chance);
+    let is_same = (row.timing.misfire, row.timing.max_lateness) == (misfire, max_lateness);
+    row.timing = Rc::new(Timing { misfire, max_lateness, ..Timing::clone(&row.timing) });
+    row.first_claimed_at = row.first_claimed_at.map(|first| if is_same { first } else { first.min(row.next_fire_at) });
 }
 
 /// As `edit_alarm.sql` has it, when the schedule is another.

@@ -2,8 +2,14 @@
 
 use chrono::TimeDelta;
 use chronos::{
-    domain::alarm::{Change, Changes, Draft, Status, lifecycle::NotRearmed},
-    store::alarms::{Cancelled, Edited},
+    domain::{
+        alarm::{Change, Changes, Draft, Status, lifecycle::NotRearmed},
+        occurrence::{Verdict, judge},
+    },
+    store::{
+        alarms::{Cancelled, Edited},
+        claims::Claim,
+    },
 };
 
 use super::{
@@ -173,6 +179,55 @@ async fn an_occurrence_whose_lease_ended_in_a_pause_goes_on_without_a_burst_behi
     let [(outcome, reason, _, last_at, slots)] = history(&database, &alarm).await.try_into().unwrap();
     assert_eq!((outcome.as_str(), reason.as_deref()), ("skipped", Some("paused")));
     assert_eq!((Some(again.series_at), Some(resumed.missed_count)), (last_at, slots));
+}
+
+#[tokio::test]
+async fn an_occurrence_whose_dispatcher_was_found_dead_in_a_pause_goes_on_without_a_burst_though_its_lease_stands() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let (owner, draft) = (ann(), Draft { misfire: Some("fire_all".into()), ..every_minute() });
+    let alarm = create(&store, &owner, draft).await;
+    let mut db = database.connect().await;
+    execute(&mut db, "UPDATE alarms SET next_fire_at = now() - interval '1 s'").await;
+    claim(&store).await;
+    store.pause_if_owned(&owner, alarm.id).await.unwrap();
+    execute(&mut db, "DELETE FROM dispatchers").await;
+    execute(&mut db, AN_HOUR_LATER).await;
+    execute(&mut db, "UPDATE alarms SET claimed_until = now() + interval '1 minute'").await;
+
+    let resumed = done(store.resume_if_owned(&owner, alarm.id).await.unwrap());
+    let again = claim(&store).await.claims.remove(0);
+    assert_eq!(again.wake.scheduled_for, resumed.scheduled_for, "at once, not when the lease ends");
+    let [(outcome, reason, _, last_at, slots)] = history(&database, &alarm).await.try_into().unwrap();
+    assert_eq!((outcome.as_str(), reason.as_deref()), ("skipped", Some("paused")));
+    assert_eq!((Some(again.series_at), Some(resumed.missed_count)), (last_at, slots));
+}
+
+#[tokio::test]
+async fn what_was_begun_is_not_judged_by_another_policy_than_its_first_claim_was() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let owner = ann();
+    let alarm = create(&store, &owner, Draft { misfire: Some("fire_all".into()), ..every_minute() }).await;
+    let mut db = database.connect().await;
+    execute(&mut db, AN_HOUR_LATER).await;
+    let first = claim(&store).await.claims.remove(0);
+    let judged = |claim: &Claim| judge(&claim.occurrence(), claim.due_at, claim.first_claimed_at);
+    assert_eq!(judged(&first), Verdict::Fire, "the oldest of sixty goes out, and the others follow it");
+    // The dispatcher died with it, before or after it sent the wake.
+    execute(&mut db, "UPDATE alarms SET claimed_until = now()").await;
+    let again = async |misfire: &str, seconds: i64| {
+        let changes = Changes {
+            misfire: Change::Set(misfire.into()),
+            max_lateness_seconds: Change::Set(seconds),
+            ..Changes::default()
+        };
+        done(store.patch_if_owned(&owner, alarm.id, &patch(&changes)).await.unwrap());
+        claim(&store).await.claims.remove(0)
+    };
+    assert_eq!(judged(&again("fire_once", 7200).await), Verdict::Fire, "not folded: it may have arrived");
+    execute(&mut db, "UPDATE alarms SET claimed_until = now()").await;
+    assert_eq!(judged(&again("skip", 1).await), Verdict::Fire, "nor missed");
 }
 
 #[tokio::test]

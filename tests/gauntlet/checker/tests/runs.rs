@@ -52,7 +52,7 @@ fn recovery_is_counted_from_the_end_of_a_fault_and_of_a_kill_from_its_blow_until
             tale.fault(*kind, None, *from, *until);
         }
         let told = check(&tale.log).recovery;
-        told.into_iter().map(|one| (one.kind, one.times, one.among_others)).collect::<Vec<_>>()
+        told.into_iter().map(|one| (one.kind, one.again.0, one.among_others)).collect::<Vec<_>>()
     };
     let milliseconds = |number| vec![Duration::from_millis(number)];
     // One of ten may be late: the last of the late ones was due at 42.9 s.
@@ -67,6 +67,24 @@ fn recovery_is_counted_from_the_end_of_a_fault_and_of_a_kill_from_its_blow_until
     assert_eq!(with(&[kill, freeze]), [(Kind::Kill, vec![], 1), (Kind::PostgresFreeze, vec![], 1)]);
     let etcd = (Kind::EtcdKill, 40_000, 42_000);
     assert_eq!(with(&[freeze, etcd])[0], (Kind::PostgresFreeze, milliseconds(850), 0));
+}
+
+#[test]
+fn the_latest_wake_is_one_that_was_due_while_a_fault_lasted_or_under_way_when_it_struck() {
+    let latest = |due: i64, arrived: i64| {
+        let mut tale = honest();
+        for due in (40_000..60_000).step_by(100) {
+            tale.fired(&format!("s{due}"), due);
+        }
+        tale.wake_of(&format!("s{due}"), due).arrived_at = at(arrived);
+        tale.fault(Kind::Kill, None, 45_000, 47_000);
+        check(&tale.log).recovery[0].latest.median()
+    };
+    // One in ten does not make wakes late; it is late all the same.
+    assert_eq!(latest(44_900, 46_400), Duration::from_millis(1500));
+    assert_eq!(latest(45_500, 46_400), Duration::from_millis(20), "due when it had struck: of no concern to the dead");
+    assert_eq!(latest(44_900, 44_990), Duration::from_millis(20), "it had come");
+    assert_eq!(latest(43_900, 46_400), Duration::from_millis(20), "late before");
 }
 
 #[test]

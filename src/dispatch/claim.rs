@@ -103,7 +103,8 @@ impl Dispatcher {
         if rows > 0 && !found.held {
             let crowded = Crowded { owners: found.crowded.clone(), suspended: found.suspended.clone() };
             if past_backlogs {
-                let looked = Looked { at: asked_at, by_postgres: found.looked_at, surveyed, tick: self.limits.tick };
+                let (took, tick) = (answered_at.duration_since(asked_at), self.limits.tick);
+                let looked = Looked { at: asked_at, by_postgres: found.looked_at, surveyed, took, tick };
                 desk.backlogs.passed(&asked, crowded, found.whole, looked);
             } else {
                 desk.backlogs.found(crowded, found.looked_at);
@@ -126,6 +127,9 @@ impl Dispatcher {
             Some(dead) => self.take_over(&dead).await | self.let_go_of_lost(desk).await,
             None => false,
         };
+        if released {
+            desk.backlogs.survey_now();
+        }
         if released || only_beat || desk.backlogs.wants_survey() {
             again_at = asked_at;
         }

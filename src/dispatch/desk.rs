@@ -22,8 +22,11 @@ use crate::{
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// This part of the slots, or of a batch, is worth a look: the others go on meanwhile.
 const FILLED: usize = 2;
-/// Between two surveys while all who have a backlog are suspended.
-const SELDOM: std::time::Duration = std::time::Duration::from_secs(60);
+/// Between two surveys while all who have a backlog are suspended, for days maybe: a tick, or so many times what the last one took, where there
+/// are very many owners to ask about,
+const SURVEY_COSTS: u32 = 20;
+/// but no longer than this: what a dead dispatcher had claimed goes out within 25 s.
+const SELDOM: std::time::Duration = std::time::Duration::from_secs(10);
 /// Claims in hand for every delivery in flight: while results are being written, the next deliveries are under way.
 const CLAIMS_PER_SLOT: usize = 3;
 
@@ -208,7 +211,7 @@ impl Desk {
         if flight.suspect {
             self.suspects.flying -= 1;
             // Others were passed over because of it, and may be older than what is looked at past a backlog.
-            self.backlogs.survey_at = None;
+            self.backlogs.survey_now();
         }
         flight.suspect || self.backlogs.owners.contains(&flight.owner)
     }
@@ -280,11 +283,17 @@ impl Backlogs {
         }
         self.seen_until = looked.by_postgres;
         if looked.surveyed {
-            // Nobody waits for room here: those that are suspended wait for somebody to resume them, for days maybe, and everybody else
-            // is found as always. The survey is for what slips through, and reads of every owner there is.
+            // What the looks between see is what became due since the last. A claim that was freed, an alarm that was resumed, one that was
+            // committed after its instant became due before: the survey finds them, and reads of every owner there is.
             let only_suspended = self.owners.is_subset(&self.suspended);
-            self.survey_at = Some(looked.at + if only_suspended { looked.tick.max(SELDOM) } else { looked.tick });
+            let pause = if only_suspended { (looked.took * SURVEY_COSTS).min(SELDOM) } else { looked.tick };
+            self.survey_at = Some(looked.at + pause.max(looked.tick));
         }
+    }
+
+    /// The next look asks about everybody: something became due again that was due before.
+    pub fn survey_now(&mut self) {
+        self.survey_at = None;
     }
 
     /// Whether more is to be found by looking again at once.
@@ -306,5 +315,6 @@ pub struct Looked {
     pub at: Instant,
     pub by_postgres: DateTime<Utc>,
     pub surveyed: bool,
+    pub took: std::time::Duration,
     pub tick: std::time::Duration,
 }

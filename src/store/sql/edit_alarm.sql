@@ -21,8 +21,9 @@ SET label = $1, labels = $2::jsonb, kind = $3, fire_at = $4, cron_expr = $5, tim
     occurrence_missed = CASE WHEN $17 IS NULL THEN occurrence_missed ELSE 0 END,
     claims = CASE WHEN $17 IS NULL THEN claims ELSE 0 END,
     -- What was begun is not judged by another policy than its first claim was: at its own instant nothing is late, and nothing passed.
-    first_claimed_at = CASE WHEN $17 IS NULL AND misfire = $10 AND max_lateness IS NOT DISTINCT FROM $11 THEN first_claimed_at
-                            WHEN $17 IS NULL THEN least(first_claimed_at, next_fire_at) END,
+    first_claimed_at = CASE WHEN $17 IS NOT NULL OR first_claimed_at IS NULL THEN NULL
+                            WHEN misfire = $10 AND max_lateness IS NOT DISTINCT FROM $11 THEN first_claimed_at
+                            ELSE least(first_claimed_at, next_fire_at) END,
     claimed_at = CASE WHEN $17 IS NULL THEN claimed_at END,
     claim_token = CASE WHEN $17 IS NULL THEN claim_token END,
     claimed_by = CASE WHEN $17 IS NULL THEN claimed_by END,

@@ -1,5 +1,7 @@
 //! What is due to an owner who is suspended waits, and keeps nobody busy.
 
+use chronos::store::Store;
+use serde_json::json;
 use sqlx::PgConnection;
 
 use crate::support::{
@@ -16,8 +18,8 @@ async fn beats(db: &mut PgConnection) -> usize {
     usize::try_from(beats).unwrap()
 }
 
-#[tokio::test]
-async fn a_suspended_owners_timers_wait_until_it_is_resumed_and_make_nobody_look_again_and_again() {
+/// A world in which Ann is suspended, and three timers of hers are due.
+async fn suspended() -> (World, Store, PgConnection) {
     let world = World::new().await;
     let store = world.database.store().await;
     let mut db = world.database.connect().await;
@@ -35,6 +37,12 @@ async fn a_suspended_owners_timers_wait_until_it_is_resumed_and_make_nobody_look
         ),
     )
     .await;
+    (world, store, db)
+}
+
+#[tokio::test]
+async fn a_suspended_owners_timers_wait_until_it_is_resumed_and_make_nobody_look_again_and_again() {
+    let (world, store, mut db) = suspended().await;
     let before = waiting(&mut db).await;
     // It has nothing to look for but its beats. Fewer rows fit a look than are waiting.
     let seldom = [
@@ -60,7 +68,31 @@ async fn a_suspended_owners_timers_wait_until_it_is_resumed_and_make_nobody_look
 
     execute(&mut db, "UPDATE agents SET suspended = false").await;
     let events = world.sink.wakes(4).await;
-    assert!(events[1..].iter().all(|event| event.body["tenant_id"] == ann.as_str()), "{events:?}");
+    assert!(events[1..].iter().all(|event| event.body["tenant_id"] == ann().as_str()), "{events:?}");
+}
+
+/// What looks past a backlog look for is what became due since the last of them. An alarm that was resumed, one that was committed late, or a
+/// claim that came to its end, became due before.
+#[tokio::test]
+async fn a_suspended_owners_backlog_hides_nothing_that_was_due_before_anybody_could_have_it() {
+    let (world, store, mut db) = suspended().await;
+    let alarm = create(&store, &bob(), in_an_hour()).await;
+    store.pause_if_owned(&bob(), alarm.id).await.unwrap();
+    let settings = [("CHRONOS_HINTS", "off"), ("CHRONOS_TICK_MS", "100"), ("CHRONOS_LOG", "chronos=debug")];
+    let dispatcher = world.chronosd_with("dispatch", &settings).await;
+    // The first finds the backlog, the second looks past it.
+    eventually("it has looked", || async { (dispatcher.said("looked for due alarms") > 3).then_some(()) }).await;
+    execute(
+        &mut db,
+        &format!(
+            "UPDATE alarms SET next_fire_at = now() - interval '1 h', failure_count = 1 WHERE owner_did = '{}'",
+            bob()
+        ),
+    )
+    .await;
+    store.resume_if_owned(&bob(), alarm.id).await.unwrap();
+    let wakes = world.sink.wakes(1).await;
+    assert_eq!((&wakes[0].body["owner_did"], &wakes[0].body["attempt"]), (&json!(bob().as_str()), &json!(2)));
 }
 
 /// All that a claim or a try would have changed of the timers.

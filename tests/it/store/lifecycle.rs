@@ -210,6 +210,11 @@ async fn what_was_begun_is_not_judged_by_another_policy_than_its_first_claim_was
     let owner = ann();
     let alarm = create(&store, &owner, Draft { misfire: Some("fire_all".into()), ..every_minute() }).await;
     let mut db = database.connect().await;
+    let changes = Changes { max_lateness_seconds: Change::Set(9000), ..Changes::default() };
+    done(store.patch_if_owned(&owner, alarm.id, &patch(&changes)).await.unwrap());
+    let begun: bool =
+        sqlx::query_scalar("SELECT first_claimed_at IS NOT NULL FROM alarms").fetch_one(&mut db).await.unwrap();
+    assert!(!begun, "nobody has claimed it");
     execute(&mut db, AN_HOUR_LATER).await;
     let first = claim(&store).await.claims.remove(0);
     let judged = |claim: &Claim| judge(&claim.occurrence(), claim.due_at, claim.first_claimed_at);

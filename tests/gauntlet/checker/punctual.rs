@@ -23,10 +23,10 @@ const OVERDUE: TimeDelta = TimeDelta::seconds(1);
 const JUST_NOW: TimeDelta = TimeDelta::seconds(6);
 
 /// An occurrence, when it was due, and when the router first took it.
-pub struct Taken {
+struct Taken {
     about: About,
-    pub due: DateTime<Utc>,
-    pub taken_at: DateTime<Utc>,
+    due: DateTime<Utc>,
+    taken_at: DateTime<Utc>,
     /// When somebody last had a say through the API server.
     applied_at: Option<DateTime<Utc>>,
 }
@@ -67,7 +67,7 @@ fn told(one: &Taken, fault: &Fault) -> String {
 }
 
 /// In order of when they were due. Not those of sessions: their promotion waits for whoever has the session.
-pub fn taken(book: &Book<'_>) -> Vec<Taken> {
+fn taken(book: &Book<'_>) -> Vec<Taken> {
     let mut all = Vec::with_capacity(book.wakes_by_delivery.len());
     for places in book.wakes_by_delivery.values() {
         let first = places.iter().map(|place| &book.wakes[*place]).find(|sent| sent.was_taken());

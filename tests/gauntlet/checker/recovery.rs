@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{
-    book::Book,
-    punctual::{Taken, taken, touches_wakes},
+    book::{About, Book},
+    deliveries,
+    punctual::touches_wakes,
+    stories::{definition_in, is_done},
     verdict::Recovery,
 };
-use crate::log::{Fault, Kind};
+use crate::log::{Fault, Kind, Schedule};
 
 /// On time: of what comes due within a second,
 const WINDOW: TimeDelta = TimeDelta::seconds(1);
@@ -29,7 +31,7 @@ const UNDER_WAY: TimeDelta = TimeDelta::seconds(1);
 /// becomes of the few that a dead replica had claimed while others go on.
 pub fn of(book: &Book<'_>) -> Vec<Recovery> {
     let course = Course::of(book);
-    let all = taken(book);
+    let all = left_alone(book);
     let elects = book.log.run.mode == "leader";
     let mut by_kind: BTreeMap<Kind, Recovery> = BTreeMap::new();
     for fault in book.faults.struck() {
@@ -48,12 +50,35 @@ pub fn of(book: &Book<'_>) -> Vec<Recovery> {
     by_kind.into_values().collect()
 }
 
+/// When it was due, and when the router first took it.
+type Taken = (DateTime<Utc>, DateTime<Utc>);
+
+/// Alarms that were made in time, by one call, and left alone: nothing but a fault can make them late. In the order of when they were due.
+fn left_alone(book: &Book<'_>) -> Vec<Taken> {
+    let mut all = Vec::with_capacity(book.wakes_by_delivery.len());
+    for places in book.wakes_by_delivery.values() {
+        let first = places.iter().map(|place| &book.wakes[*place]).find(|sent| sent.was_taken());
+        let Some((sent, About::Story(place))) = first.map(|sent| (sent, deliveries::about(book, sent))) else {
+            continue;
+        };
+        let story = &book.stories[place];
+        let [call] = story.calls.as_slice() else { continue };
+        let is_single = definition_in(call).is_some_and(|alarm| matches!(alarm.schedule, Schedule::At(_)));
+        let in_time = is_done(call) && call.answered_at.is_some_and(|answered_at| answered_at < sent.scheduled_for);
+        if is_single && in_time && story.resource.is_none() && !story.undone {
+            all.push((sent.scheduled_for, sent.at()));
+        }
+    }
+    all.sort_unstable();
+    all
+}
+
 /// How late the latest wake came of those that were due while the fault lasted, or under way when it struck.
 fn latest(all: &[Taken], fault: &Fault, until: DateTime<Utc>) -> TimeDelta {
     let struck_at = fault.struck_at.unwrap_or(fault.planned_at);
-    let place = |instant| all.partition_point(|one| one.due < instant);
+    let place = |instant| all.partition_point(|(due, _)| *due < instant);
     let due = &all[place(struck_at - UNDER_WAY)..place(until.max(struck_at))];
-    let late = due.iter().filter(|one| one.taken_at > struck_at).map(|one| one.taken_at - one.due);
+    let late = due.iter().filter(|(_, taken_at)| *taken_at > struck_at).map(|(due, taken_at)| *taken_at - *due);
     late.max().unwrap_or_default()
 }
 

@@ -12,7 +12,7 @@ use super::{
     rows::Row,
     sent::Sent,
     slots::Grid,
-    stories::{Story, body, definition_in, id_in, is_done},
+    stories::{Story, body, definition_in, id_in, is_done, said_in_flight},
 };
 use crate::log::{Answer, Asked, Call, Schedule};
 
@@ -81,13 +81,8 @@ fn after_cancel(book: &Book<'_>, story: &Story<'_>, call: &Call) -> Option<Strin
     let in_time = |at: DateTime<Utc>| at > answered_at && revived.is_none_or(|revived| at < revived);
     // The one that was in flight may still arrive, if this answer said so, or an earlier one, or one that nobody heard. One that was held
     // up may be of a claim that was lost before.
-    let in_flight = |earlier: &&Call| match &earlier.answer {
-        Answer::Done { body, .. } => body.get("in_flight").and_then(Value::as_bool).unwrap_or(false),
-        Answer::Unknown { .. } => earlier.asked_at + UNKNOWN_WITHIN > answered_at,
-        Answer::Refused { .. } => false,
-    };
-    let cancels = story.possible().filter(|earlier| matches!(earlier.asked, Asked::Cancel { .. }));
-    let in_flight = cancels.filter(|earlier| earlier.asked_at <= answered_at).any(|earlier| in_flight(&earlier));
+    let mut cancels = story.possible().filter(|earlier| matches!(earlier.asked, Asked::Cancel { .. }));
+    let in_flight = cancels.any(|earlier| said_in_flight(earlier, answered_at));
     let after: Vec<&Sent<'_>> =
         story.wakes.iter().map(|place| &book.wakes[*place]).filter(|sent| in_time(sent.at())).collect();
     let free = after.iter().filter(|sent| !held_up(book, sent, answered_at)).count();

@@ -60,6 +60,17 @@ pub fn definition_in(call: &Call) -> Option<&Definition> {
     Some(alarm)
 }
 
+/// Whether this call, asked by then and not long before, said that a wake was in flight; or may have: nobody heard what it said.
+pub fn said_in_flight(call: &Call, by: DateTime<Utc>) -> bool {
+    let lately = call.asked_at <= by && call.asked_at + UNKNOWN_WITHIN > by;
+    lately
+        && match &call.answer {
+            Answer::Done { body, .. } => body.get("in_flight").and_then(Value::as_bool).unwrap_or(false),
+            Answer::Unknown { .. } => true,
+            Answer::Refused { .. } => false,
+        }
+}
+
 pub fn session_in(asked: &Asked) -> Option<&str> {
     let (Asked::Event { session, .. } | Asked::Checkpoint { session, .. } | Asked::Ack { session, .. }) = asked else {
         return None;

@@ -1,14 +1,13 @@
 //! Timers of service calls: each that is set ends `Reached`, with its event; the last one, if it was set again; never given up.
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
 
 use super::{
-    book::{About, Book, Found, UNKNOWN_WITHIN},
+    book::{About, Book, Found},
     faults::Symptom,
     sent::{Sent, To},
     slots::delivery_id,
-    stories::{Timers, body, is_done},
+    stories::{Timers, is_done, said_in_flight},
 };
 use crate::log::{Asked, Call};
 
@@ -91,19 +90,15 @@ fn end(book: &Book<'_>, timers: &Timers<'_>) -> Option<String> {
 /// No event after it was deregistered, but the one that was in flight.
 fn after_deregistration(book: &Book<'_>, timers: &Timers<'_>) -> Option<String> {
     for call in timers.deregistrations() {
-        let Some((body, answered_at)) = body(call).zip(call.answered_at) else { continue };
+        let Some(answered_at) = call.answered_at.filter(|_| is_done(call)) else { continue };
         // From then on it may be another one of the same name.
         let until = |later: &&&Call| {
             matches!(later.asked, Asked::Register { .. })
                 && (!is_done(later) || later.answered_at.is_none_or(|at| at > call.asked_at))
         };
         let again = timers.calls.iter().filter(until).map(|later| later.asked_at.max(call.asked_at)).min();
-        let in_flight = |body: &Value| body.get("in_flight").and_then(Value::as_bool).unwrap_or(false);
-        // Asked before, and nobody heard the answer: then it was that which said so.
-        let unheard = |earlier: &Call| {
-            !is_done(earlier) && earlier.asked_at <= call.asked_at && earlier.asked_at + UNKNOWN_WITHIN > answered_at
-        };
-        let in_flight = in_flight(body) || timers.deregistrations().any(unheard);
+        // Asked once more it finds nothing in flight: that was said to the first, or nobody heard it.
+        let in_flight = timers.deregistrations().any(|earlier| said_in_flight(earlier, answered_at));
         let wakes = timers.wakes.iter().map(|place| &book.wakes[*place]);
         let after = wakes.filter(|sent| sent.at() > answered_at && again.is_none_or(|again| sent.at() < again));
         let after = after

@@ -531,6 +531,16 @@ fn a_service_calls_timer_reaches_its_end() {
         (last.asked_at, last.answered_at) = (at(19_000), Some(at(19_005)));
     };
     assert_eq!(after(too_late), ["after-cancel"]);
+    // Asked once more, it finds nothing in flight; that was said to the first.
+    let again = |in_flight: bool| {
+        move |tale: &mut Tale| {
+            too_late(tale);
+            let body = json!({"deleted": true, "in_flight": in_flight});
+            tale.done(18_990, Asked::Deregister { call: "call-1".to_owned() }, body);
+        }
+    };
+    assert_eq!(after(again(false)), ["after-cancel"]);
+    assert_eq!(after(again(true)), none());
     let set_anew = |tale: &mut Tale| {
         let payload = "{\"n\": 1.50}".to_owned();
         tale.done(22_000, Asked::Timer { call: "call-1".to_owned(), due_at: at(60_000), payload }, json!({}));

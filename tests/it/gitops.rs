@@ -320,6 +320,7 @@ async fn an_agent_is_done_when_it_is_enrolled_and_fails_when_another_has_its_nam
     let suspended = site.once("agents", "ann", "is suspended", with_reason("Suspended")).await;
     assert_eq!(site.judged(&suspended).await, judged("Current", "Healthy", true));
 
+    site.namespace.until_another_is_younger("ann").await;
     elsewhere.apply(&agent("second", &site.ann, "")).await.unwrap();
     let elsewhere = Site { namespace: elsewhere, ..site };
     let second = elsewhere.once("agents", "second", "is refused", with_reason("DuplicateDid")).await;

@@ -198,12 +198,8 @@ async fn an_owner_without_an_agent_beside_it_is_refused_until_there_is_one() {
     assert!(said.starts_with(&format!("{nobody} (it is held by Agent {}/ann)", there.name)), "{said}");
     assert_eq!(site.stored().await, [""; 0]);
 
-    // A second one here does not hold the DID; whoever hangs on it is told which of the two does. Younger by a second: that is as
-    // exactly as the API server tells.
-    let born = there.agents().get("ann").await.unwrap().metadata.creation_timestamp.unwrap().0.as_second();
-    let store = site.world.database.store().await;
-    eventually("another second has begun", async || (store.now().await.unwrap().timestamp() > born).then_some(()))
-        .await;
+    // A second one here does not hold the DID; whoever hangs on it is told which of the two does.
+    there.until_another_is_younger("ann").await;
     apply(&here, "ann-too", &agent(DID, KEY, "")).await.unwrap();
     let (reason, said) = agent_is(&here, "ann-too", "False").await;
     let held = format!("spec.did: {DID} is held by Agent {}/ann, which is older; delete one of the two", there.name);

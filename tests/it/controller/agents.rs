@@ -81,12 +81,7 @@ async fn a_deleted_agent_is_not_let_in_and_none_of_its_alarms_fires_until_it_is_
 async fn of_two_agents_with_one_did_the_older_holds_it_and_the_newer_is_next() {
     let cluster = cluster().await;
     agent_is(&cluster.namespace, "Enrolled").await;
-    // Older by a second: that is as exactly as the API server tells.
-    let created =
-        cluster.namespace.agents().get("ann").await.unwrap().metadata.creation_timestamp.unwrap().0.as_second();
-    let later =
-        || async { (cluster.ask::<i64>("SELECT extract(epoch FROM now())::bigint").await > created).then_some(()) };
-    eventually("another second has begun", later).await;
+    cluster.namespace.until_another_is_younger("ann").await;
     // Another namespace, served by the same controller's twin: what counts is the database.
     let other = Namespace::fresh().await;
     let _controller = serve(&cluster.world, &other, "controller").await;

@@ -10,7 +10,10 @@ use std::{
     },
 };
 
-use chronos::crd::{self, Agent, Alarm, AlarmStatus};
+use chronos::{
+    clock::{Clock, SystemClock},
+    crd::{self, Agent, Alarm, AlarmStatus},
+};
 use k8s_openapi::{
     api::{
         authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
@@ -127,6 +130,13 @@ impl Namespace {
 
     pub fn agents(&self) -> Api<Agent> {
         Api::namespaced(self.client.clone(), &self.name)
+    }
+
+    /// Returns when an Agent that is created now is younger than this one: by a second, which is as exactly as the API server tells. Of two of
+    /// one second the uid decides, and nobody can say beforehand how.
+    pub async fn until_another_is_younger(&self, agent: &str) {
+        let created = self.agents().get(agent).await.unwrap().metadata.creation_timestamp.unwrap().0.as_second();
+        eventually("another second has begun", async || (SystemClock.now().timestamp() > created).then_some(())).await;
     }
 
     /// Type, reason and note of every event about the object of this name, oldest first.

@@ -425,6 +425,7 @@ async fn claim_cost(world: &World) -> anyhow::Result<(f64, f64)> {
             room: Room { rows: ROWS, bytes: 64 << 20, of_owner: 32, owners: Vec::new() },
             suspects: true,
             sessions: true,
+            after: None,
             backlog: None,
         };
         let begun = Instant::now();

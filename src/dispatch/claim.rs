@@ -43,7 +43,7 @@ pub struct Looks {
 
 /// A claim whose wake is to be another slot's.
 struct Fold {
-    claim: Claim,
+    claim: Box<Claim>,
     slot: Slot,
     missed: u64,
     passed: Vec<Passed>,
@@ -55,6 +55,7 @@ impl Dispatcher {
         let asked_at = Instant::now();
         let beat_is_due = self.pulse.next_beat_at() <= asked_at;
         let backlog = desk.backlogs.look(asked_at);
+        let after = desk.progress.after(asked_at, self.limits.tick).filter(|_| backlog.is_none());
         let mut room = desk.room(&self.limits);
         // After a failure the beat goes first, by itself: whatever keeps the claim from succeeding must not make us look dead.
         let only_beat = beat_is_due && self.pulse.has_failed();
@@ -78,6 +79,7 @@ impl Dispatcher {
             room,
             suspects: with_suspects,
             sessions: self.limits.sessions,
+            after,
             backlog,
         };
         let found = self.store.look(&look).await;
@@ -85,6 +87,7 @@ impl Dispatcher {
         let found = found.inspect_err(|_| {
             if rows > 0 {
                 desk.lose();
+                desk.progress.begin_anew();
             }
             if beat_is_due {
                 self.pulse.missed();
@@ -96,6 +99,16 @@ impl Dispatcher {
         let claimed = found.claims.len() + found.unreadable.len();
         // As many as there was room for, or some that are taken one by one: there may be more.
         let mut more = claimed > 0 && (claimed == rows || found.suspects);
+        if rows > 0 {
+            // Nothing was left lying: all that the look found, it took.
+            let took_all = claimed == rows && !past_backlogs && !found.suspects && found.unreadable.is_empty();
+            match found.claims.iter().map(Claim::place).max().filter(|_| took_all) {
+                Some(place) => desk.progress.come_to(place, asked_at, after.is_none()),
+                None => desk.progress.begin_anew(),
+            }
+            // The end was reached. What lies before it, and was not there or not free a moment ago, is found from the beginning.
+            more |= after.is_some() && claimed < rows;
+        }
         if found.suspects && claimed == 0 {
             // Somebody is holding on to one that would be taken alone, with others behind it.
             desk.suspects.not_before(asked_at + self.limits.tick);
@@ -129,6 +142,7 @@ impl Dispatcher {
         };
         if released {
             desk.backlogs.survey_now();
+            desk.progress.begin_anew();
         }
         if released || only_beat || desk.backlogs.wants_survey() {
             again_at = asked_at;
@@ -207,7 +221,7 @@ impl Dispatcher {
         }
         let mut folds = Vec::new();
         let holds_until = asked_at + self.limits.lease;
-        for claim in found.claims {
+        for claim in found.claims.into_iter().map(Box::new) {
             if claim.claims > MOST_CLAIMS {
                 let why =
                     format!("parked: claimed {MOST_CLAIMS} times without a result; whatever delivers it ends or hangs");
@@ -268,7 +282,8 @@ impl Dispatcher {
             }
             Err(error) => {
                 warn!(folds = folds.len(), error = %chain(&error), "cannot fold slots that passed yet");
-                let claims: Vec<&Claim> = folds.iter().map(|fold| &fold.claim).collect();
+                let claims: Vec<&Claim> = folds.iter().map(|fold| &*fold.claim).collect();
+                desk.progress.begin_anew();
                 if !self.give_back(&claims, "what it stands for could not be written").await {
                     desk.lose();
                 }
@@ -297,7 +312,7 @@ fn looked_at(asked_at: Instant, answered_at: Instant) -> Instant {
 }
 
 impl Fold {
-    fn into_claim(self) -> Claim {
+    fn into_claim(self) -> Box<Claim> {
         let Self { mut claim, slot, missed, .. } = self;
         claim.due_at = slot.effective_at();
         claim.series_at = slot.scheduled_for;

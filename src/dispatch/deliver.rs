@@ -25,7 +25,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 /// A claim, and the moments that matter about it, on our monotonic clock.
 pub struct Held {
-    pub claim: Claim,
+    /// In one place from here to its settle: tasks, channels and batches hand it on.
+    pub claim: Box<Claim>,
     /// Before the claim was sent: its lease runs from here at the latest.
     pub asked_at: Instant,
     /// When it was here: Postgres' time of the claim was no later than this.
@@ -36,7 +37,8 @@ impl Dispatcher {
     /// One claim, from here to its result. A claim that must not be sent any more is let go.
     pub(super) async fn deliver(&self, held: Held) -> Landed {
         if let Some(why) = self.must_not_send(held.asked_at) {
-            let returned = self.give_back(&[&held.claim], why).await;
+            // Boxed: it is seldom, and every delivery would have room for its statement.
+            let returned = Box::pin(self.give_back(&[&held.claim], why)).await;
             return if returned { Landed::NotSent } else { Landed::Lost };
         }
         let finished = self.wake(held).await;

@@ -1,7 +1,10 @@
 //! What this dispatcher has in hand: deliveries under way, results on their way to the table, whose they are, and how much
 //! room is left. All of it can be lost with the process: the table knows every claim.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use tokio::{
@@ -9,12 +12,12 @@ use tokio::{
     time::Instant,
 };
 
-use super::Limits;
+use super::{Limits, settle::Written};
 use crate::{
     domain::ids::ClaimToken,
     store::{
         STATEMENT_TIMEOUT,
-        claims::{Backlog, Claim, Room},
+        claims::{Backlog, Claim, Place, Room},
     },
 };
 
@@ -26,7 +29,9 @@ const FILLED: usize = 2;
 /// are very many owners to ask about,
 const SURVEY_COSTS: u32 = 20;
 /// but no longer than this: what a dead dispatcher had claimed goes out within 25 s.
-const SELDOM: std::time::Duration = std::time::Duration::from_secs(10);
+const SELDOM: Duration = Duration::from_secs(10);
+/// From the beginning at least this often: a tick may be long where hints can be relied on.
+const ANEW: Duration = Duration::from_secs(1);
 /// Claims in hand for every delivery in flight: while results are being written, the next deliveries are under way.
 const CLAIMS_PER_SLOT: usize = 3;
 
@@ -40,6 +45,7 @@ pub struct Desk {
     owners: HashMap<String, usize>,
     bytes: usize,
     pub backlogs: Backlogs,
+    pub progress: Progress,
     pub suspects: Suspects,
     /// Until then rows may turn up as ours that nobody here knows of.
     pub lost_until: Option<Instant>,
@@ -166,10 +172,14 @@ impl Desk {
         }
     }
 
-    /// Claims that are settled, or were given up.
-    pub fn settled(&mut self, tokens: &[ClaimToken]) {
-        for token in tokens {
+    /// Claims that are settled, or were given up. An alarm among them that wants attention at once may have an instant long past: that of
+    /// the next of its slots that are made up for.
+    pub fn settled(&mut self, written: &Written) {
+        for token in &written.tokens {
             self.remove(*token);
+        }
+        if written.wanted_at.is_some_and(|at| at <= Instant::now()) {
+            self.progress.begin_anew();
         }
     }
 
@@ -202,7 +212,10 @@ impl Desk {
         match how {
             // Until it is settled.
             Landed::Answered => {}
-            Landed::NotSent => self.remove(flight.token),
+            Landed::NotSent => {
+                self.remove(flight.token);
+                self.progress.begin_anew();
+            }
             Landed::Lost => {
                 self.remove(flight.token);
                 self.lose();
@@ -210,8 +223,9 @@ impl Desk {
         }
         if flight.suspect {
             self.suspects.flying -= 1;
-            // Others were passed over because of it, and may be older than what is looked at past a backlog.
+            // Others were passed over because of it, and may be older than what is looked at now.
             self.backlogs.survey_now();
+            self.progress.begin_anew();
         }
         flight.suspect || self.backlogs.owners.contains(&flight.owner)
     }
@@ -221,6 +235,35 @@ impl Desk {
         let flying = |owner: &String| self.owners.get(owner).copied().unwrap_or(0);
         let waiting = self.backlogs.owners.difference(&self.backlogs.suspended);
         waiting.into_iter().any(|owner| flying(owner) < limits.owner_concurrency)
+    }
+}
+
+/// How far along those that are due the last looks have come. What lies before is in flight, and with every look it would be read through
+/// again. A claim that was freed meanwhile, an alarm that came with an instant long past: they are found from the beginning, which is looked
+/// at every tick, however busy we are, and when the end is reached.
+#[derive(Default)]
+pub struct Progress {
+    come_to: Option<Place>,
+    begun_at: Option<Instant>,
+}
+
+impl Progress {
+    /// Behind whom to look; `None`: from the beginning.
+    pub fn after(&self, now: Instant, tick: Duration) -> Option<Place> {
+        let is_fresh = self.begun_at.is_some_and(|begun_at| now < begun_at + tick.min(ANEW));
+        self.come_to.filter(|_| is_fresh)
+    }
+
+    /// A look at that time took everything up to there, from the beginning or from where the one before had come to.
+    pub fn come_to(&mut self, place: Place, looked_at: Instant, from_the_beginning: bool) {
+        self.come_to = Some(place);
+        if from_the_beginning {
+            self.begun_at = Some(looked_at);
+        }
+    }
+
+    pub fn begin_anew(&mut self) {
+        *self = Self::default();
     }
 }
 
@@ -315,6 +358,36 @@ pub struct Looked {
     pub at: Instant,
     pub by_postgres: DateTime<Utc>,
     pub surveyed: bool,
-    pub took: std::time::Duration,
-    pub tick: std::time::Duration,
+    pub took: Duration,
+    pub tick: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::domain::ids::AlarmId;
+
+    const TICK: Duration = Duration::from_secs(1);
+
+    fn place(number: u128) -> Place {
+        Place { due_at: DateTime::UNIX_EPOCH, id: AlarmId::from_uuid(Uuid::from_u128(number)) }
+    }
+
+    #[test]
+    fn looks_go_on_behind_the_last_that_was_taken_and_from_the_beginning_once_a_tick() {
+        let begun = Instant::now();
+        let mut progress = Progress::default();
+        assert_eq!(progress.after(begun, TICK), None);
+        progress.come_to(place(1), begun, true);
+        progress.come_to(place(2), begun + TICK / 2, false);
+        assert_eq!(progress.after(begun + TICK / 2, TICK), Some(place(2)));
+        assert_eq!(progress.after(begun + TICK, TICK), None, "however far the looks since have come");
+
+        progress.come_to(place(3), begun + TICK, true);
+        assert_eq!(progress.after(begun + TICK, TICK), Some(place(3)));
+        progress.begin_anew();
+        assert_eq!(progress.after(begun + TICK, TICK), None);
+    }
 }

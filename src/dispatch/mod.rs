@@ -186,11 +186,12 @@ impl Dispatcher {
             promotions,
             wakes_waiting: Notify::new(),
         });
-        let run = |results, written| {
-            AbortOnDropHandle::new(tokio::spawn(settle::run(Arc::clone(&dispatcher), results, written)))
+        let run = |at_once, results, written| {
+            AbortOnDropHandle::new(tokio::spawn(settle::run(Arc::clone(&dispatcher), at_once, results, written)))
         };
-        let _promoter = run(promoted, written.clone());
-        let _settler = run(finished, written);
+        // Timers of one session would wait for each other.
+        let _promoter = run(1, promoted, written.clone());
+        let _settler = run(settle::AT_ONCE, finished, written);
         let (claiming, may_claim) = watch::channel(false);
         let mut wakes = AbortOnDropHandle::new(tokio::spawn(wakes::run(Arc::clone(&dispatcher), may_claim)));
         let mut desk = Desk::default();
@@ -227,7 +228,7 @@ impl Dispatcher {
         while !self.stop.is_cancelled() {
             // What has come in while we were looking.
             while let Ok(written) = settled.try_recv() {
-                desk.settled(&written.tokens);
+                desk.settled(&written);
             }
             desk.land_ready();
             let looked_at = Instant::now();
@@ -253,7 +254,7 @@ impl Dispatcher {
                     () = sleep_until(until) => break,
                     written = settled.recv() => {
                         let written = written.ok_or(Error::SettlerEnded)?;
-                        desk.settled(&written.tokens);
+                        desk.settled(&written);
                         if let Some(at) = written.wanted_at {
                             until = sooner(until, at);
                         }
@@ -303,7 +304,7 @@ impl Dispatcher {
                 tokio::select! {
                     () = sleep_until(beat_at.min(deadline)) => break,
                     _ = desk.landed() => {}
-                    written = settled.recv() => desk.settled(&written.ok_or(Error::SettlerEnded)?.tokens),
+                    written = settled.recv() => desk.settled(&written.ok_or(Error::SettlerEnded)?),
                     () = ended(&mut wakes), if wakes.is_some() => wakes = None,
                 }
                 if desk.is_clear() && wakes.is_none() {

@@ -1,4 +1,5 @@
-//! Results to the table, in batches: whatever has come in while the last batch was being written makes the next one.
+//! Results to the table, in batches: whatever comes in within a few milliseconds, or while the last batch was being written, makes the next
+//! one. When that is a whole batch and more, two are written at once: while one waits for the disk, the other has its turn.
 //!
 //! The database may be away: a batch is tried again until the leases of its claims have ended. After that another dispatcher
 //! has the alarm, and this answer is worth nothing. The database may refuse a batch because of one row in it. If somebody holds on to
@@ -9,6 +10,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender},
     time::{Instant, sleep, sleep_until},
@@ -32,12 +34,14 @@ use crate::{
 
 /// Rows of one statement: what a claim takes at most by default.
 const BATCH: usize = 500;
+/// Batches of answers under way at once, while there are whole ones. They share no row: a claim has one result.
+pub const AT_ONCE: usize = 2;
 /// Between two tries: long enough not to drum on a database that is coming up.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A claim whose result is known.
 pub struct Finished {
-    pub claim: Claim,
+    pub claim: Box<Claim>,
     pub settlement: Settlement,
     /// Until then the claim holds, on our clock.
     pub holds_until: Instant,
@@ -56,52 +60,65 @@ pub struct Written {
     pub wanted_at: Option<Instant>,
 }
 
-/// Writes results until no more can come.
+/// Writes results until no more can come, so many batches at once.
 pub async fn run(
     dispatcher: Arc<Dispatcher>,
+    at_once: usize,
     mut results: UnboundedReceiver<Finished>,
     written: UnboundedSender<Written>,
 ) {
-    let mut batch = Vec::with_capacity(BATCH);
+    let mut waiting = Vec::with_capacity(BATCH);
+    let mut under_way = FuturesUnordered::new();
+    // From the first that waits on: those of a few milliseconds go together. Nobody waits for it, the wakes have gone out.
+    let mut gathered_at = Instant::now();
     // Refused even by themselves: tried again now and then, beside the others.
     let mut stubborn: Vec<Finished> = Vec::new();
+    let mut trying_again = FuturesUnordered::new();
     let mut retry_at = Instant::now();
     let mut open = true;
-    while open || !stubborn.is_empty() {
-        tokio::select! {
-            received = results.recv_many(&mut batch, BATCH), if open => open = received > 0,
-            () = sleep_until(retry_at), if !stubborn.is_empty() => {}
+    loop {
+        let now = Instant::now();
+        // One at a time means those that are tried again, too.
+        let may_begin = at_once > 1 || trying_again.is_empty();
+        // A batch by itself, as long as that will do; beside it another that is full.
+        let is_worth_it = match under_way.len() {
+            0 => waiting.len() >= BATCH || !waiting.is_empty() && gathered_at <= now,
+            batches => batches < at_once && waiting.len() >= BATCH,
+        };
+        if may_begin && is_worth_it {
+            let batch = waiting.drain(..waiting.len().min(BATCH)).collect();
+            under_way.push(dispatcher.write_until_settled(batch, &written));
+            continue;
         }
-        let started = Instant::now();
-        while !batch.is_empty() {
-            match dispatcher.write(&mut batch).await {
-                Ok(done) => drop(written.send(done)), // nobody listens any more: the dispatcher has stopped
-                // Many at once that get no answer may be waiting for one row that somebody holds on to.
-                Err(error) if error.is_away() && !(error.is_timeout() && batch.len() > 1) => {
-                    warn!(waiting = batch.len(), error = %chain(&error), "cannot settle yet");
-                    give_up_what_is_lost(&mut batch, &written);
-                    sleep(PAUSE).await;
-                }
-                Err(error) => {
-                    warn!(rows = batch.len(), error = %chain(&error), "a batch of results was refused; it is settled in parts");
-                    let left = dispatcher.write_apart(&mut batch, &written).await;
-                    // Those that wait already do not wait longer because of others.
-                    if stubborn.is_empty() {
-                        retry_at = Instant::now() + PAUSE;
-                    }
-                    stubborn.extend(left);
+        let may_try_again = !stubborn.is_empty() && trying_again.is_empty() && (at_once > 1 || under_way.is_empty());
+        if may_try_again && retry_at <= now {
+            trying_again.push(dispatcher.write_again(std::mem::take(&mut stubborn), &written));
+            continue;
+        }
+        if !open && waiting.is_empty() && under_way.is_empty() && stubborn.is_empty() && trying_again.is_empty() {
+            return;
+        }
+        tokio::select! {
+            received = results.recv_many(&mut waiting, BATCH), if open => {
+                open = received > 0;
+                if waiting.len() == received {
+                    gathered_at = Instant::now() + GATHER;
                 }
             }
+            Some(left) = under_way.next() => {
+                // Those that wait already do not wait longer because of others.
+                if stubborn.is_empty() {
+                    retry_at = Instant::now() + PAUSE;
+                }
+                stubborn.extend(left);
+            }
+            Some(left) = trying_again.next() => {
+                stubborn.extend(left);
+                retry_at = Instant::now() + PAUSE;
+            }
+            () = sleep_until(gathered_at), if may_begin && under_way.is_empty() && !waiting.is_empty() => {}
+            () = sleep_until(retry_at), if may_try_again => {}
         }
-        if !stubborn.is_empty() && retry_at <= Instant::now() {
-            give_up_what_is_lost(&mut stubborn, &written);
-            let mut again = std::mem::take(&mut stubborn);
-            stubborn = dispatcher.set_aside_held(&mut again).await;
-            stubborn.extend(dispatcher.write_each(&mut again, &written).await);
-            retry_at = Instant::now() + PAUSE;
-        }
-        // A lone result is written at once; under load those of a few milliseconds go together.
-        sleep_until(started + GATHER).await;
     }
 }
 
@@ -121,6 +138,34 @@ fn give_up_what_is_lost(batch: &mut Vec<Finished>, written: &UnboundedSender<Wri
 }
 
 impl Dispatcher {
+    /// Writes a batch, however often that has to be tried. The answer are those that somebody holds on to, or that are refused even by themselves.
+    async fn write_until_settled(&self, mut batch: Vec<Finished>, written: &UnboundedSender<Written>) -> Vec<Finished> {
+        while !batch.is_empty() {
+            match self.write(&mut batch).await {
+                Ok(done) => drop(written.send(done)), // nobody listens any more: the dispatcher has stopped
+                // Many at once that get no answer may be waiting for one row that somebody holds on to.
+                Err(error) if error.is_away() && !(error.is_timeout() && batch.len() > 1) => {
+                    warn!(waiting = batch.len(), error = %chain(&error), "cannot settle yet");
+                    give_up_what_is_lost(&mut batch, written);
+                    sleep(PAUSE).await;
+                }
+                Err(error) => {
+                    warn!(rows = batch.len(), error = %chain(&error), "a batch of results was refused; it is settled in parts");
+                    return self.write_apart(&mut batch, written).await;
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Writes what was refused by itself once before, if nobody holds on to it any more. The answer are those that must wait on.
+    async fn write_again(&self, mut stubborn: Vec<Finished>, written: &UnboundedSender<Written>) -> Vec<Finished> {
+        give_up_what_is_lost(&mut stubborn, written);
+        let mut left = self.set_aside_held(&mut stubborn).await;
+        left.extend(self.write_each(&mut stubborn, written).await);
+        left
+    }
+
     /// Writes a batch that was refused as it was. The answer are those that must wait.
     async fn write_apart(&self, batch: &mut Vec<Finished>, written: &UnboundedSender<Written>) -> Vec<Finished> {
         let mut left = self.set_aside_held(batch).await;
@@ -173,7 +218,7 @@ impl Dispatcher {
     /// Writes a batch, and empties it.
     async fn write(&self, batch: &mut Vec<Finished>) -> store::Result<Written> {
         let settlements: Vec<(&Claim, &Settlement)> =
-            batch.iter().map(|result| (&result.claim, &result.settlement)).collect();
+            batch.iter().map(|result| (&*result.claim, &result.settlement)).collect();
         // Timers of sessions come by a channel of their own: a batch is all of one kind.
         let outcomes = match batch.first().map(|result| result.claim.subject) {
             Some(Subject::Session) => {

@@ -36,6 +36,7 @@ async fn dispatcher(store: &Store) -> WorkerId {
         room,
         suspects: true,
         sessions: true,
+        after: None,
         backlog: None,
     };
     store.look(&look).await.unwrap();

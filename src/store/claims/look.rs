@@ -3,7 +3,7 @@
 //! Which rows a claim takes: the oldest due, as many as there is room for in rows and bytes, no more of one owner than that
 //! owner has room for. There are two ways to find them.
 //!
-//! - *The oldest*, along `alarms_due_idx`. The way of all days. Where an owner turns out to have more due than room, it is
+//! - *The oldest*, along `alarms_due_idx`; while a backlog is worked off, behind the last that was taken. The way of all days. Where an owner turns out to have more due than room, it is
 //!   reported as crowded, and has a backlog. So is the owner of due rows whose agent is suspended: it has no room at all.
 //! - *Past backlogs*. A backlog's rows are the oldest of all, and along `alarms_due_idx` there is no way around them. So rows are
 //!   found by owner: the owners of rows that became due since the last look (the rest was seen then), those whose backlog has
@@ -18,7 +18,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
-use super::{Claim, Unreadable, read, token_of};
+use super::{Claim, Unreadable, random_uuid, read, token_of};
 use crate::{
     domain::{
         ids::{AlarmId, WorkerId},
@@ -62,6 +62,13 @@ pub struct Room<'a> {
     pub owners: Vec<(&'a str, usize)>,
 }
 
+/// Where an alarm stands among those that are due: the oldest first, and in the order of their ids at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub due_at: DateTime<Utc>,
+    pub id: AlarmId,
+}
+
 /// Who has a backlog, and what else to look at.
 #[derive(Clone, Debug)]
 pub struct Backlog<'a> {
@@ -83,6 +90,8 @@ pub struct Look<'a> {
     pub suspects: bool,
     /// Whether to take sessions' timers.
     pub sessions: bool,
+    /// Along the oldest: only what lies behind this one.
+    pub after: Option<Place>,
     /// `None`: nobody is known to have one.
     pub backlog: Option<Backlog<'a>>,
 }
@@ -122,9 +131,10 @@ async fn found(db: &mut PgConnection, look: &Look<'_>) -> Result<Found, sqlx::Er
     let early = ("next_fire_at <= now()", "next_fire_at <= now() + interval '700 ms'");
     let statement = mutants::changed(Mutant::FireEarly, statement, &[early]);
     let mut query = bind(sqlx::query(statement), look);
-    if let Some(backlog) = &look.backlog {
-        query = query.bind(&backlog.owners).bind(backlog.seen_until).bind(backlog.survey);
-    }
+    query = match &look.backlog {
+        Some(backlog) => query.bind(&backlog.owners).bind(backlog.seen_until).bind(backlog.survey),
+        None => query.bind(look.after.map(|place| place.due_at)).bind(look.after.map(|place| place.id.as_uuid())),
+    };
     let rows = query.fetch_all(db).await?;
     // The look itself stands in every row, and in one of its own when nothing was claimed.
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
@@ -179,6 +189,7 @@ fn bind<'q>(query: Query<'q, Postgres, PgArguments>, look: &'q Look<'_>) -> Quer
         .bind(SUSPECT_CLAIMS)
         .bind(look.suspects)
         .bind(look.sessions)
+        .bind(std::iter::repeat_with(random_uuid).take(look.room.rows).collect::<Vec<_>>())
 }
 
 fn peers(row: &sqlx::postgres::PgRow) -> Result<Vec<Sighting>, sqlx::Error> {

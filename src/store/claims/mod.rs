@@ -21,7 +21,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{FromRow, postgres::PgRow};
 use uuid::Uuid;
 
-pub use look::{Backlog, Beat, CLAIM_OLDEST, CLAIM_PAST_BACKLOGS, Found, Look, Room};
+pub use look::{Backlog, Beat, CLAIM_OLDEST, CLAIM_PAST_BACKLOGS, Found, Look, Place, Room};
 pub use release::Unreadable;
 pub use settle::{Attempt, Folded, Settlement};
 
@@ -94,6 +94,11 @@ impl Claim {
     /// Whether it was claimed alone, and others may be waiting behind it.
     pub fn is_suspect(&self) -> bool {
         self.claims > look::SUSPECT_CLAIMS.unsigned_abs()
+    }
+
+    /// Where it stood among those that were due.
+    pub fn place(&self) -> Place {
+        Place { due_at: self.due_at, id: self.wake.alarm_id }
     }
 
     /// What it weighs in memory, as far as the owner decides it.
@@ -185,4 +190,9 @@ fn read(id: AlarmId, token: ClaimToken, row: &PgRow) -> Result<Claim, String> {
 /// Uuids of a row that was just read from a `uuid` column.
 fn token_of(uuid: Uuid) -> ClaimToken {
     ClaimToken::from_uuid(uuid)
+}
+
+/// Very many at once: `Uuid::new_v4` would ask the kernel for each.
+fn random_uuid() -> Uuid {
+    uuid::Builder::from_random_bytes(rand::random()).into_uuid()
 }

@@ -1,4 +1,5 @@
--- The oldest due rows, whosever they are.
+-- The oldest due rows, whosever they are; behind $15, $16, if given: what lies before was claimed a moment ago, and reading through it with
+-- every claim of a backlog would cost as much as the claim.
 due AS MATERIALIZED (
     SELECT id, owner_did, next_fire_at, claims, pg_column_size(payload) + octet_length(wake_message) AS bytes
     FROM alarms
@@ -8,7 +9,8 @@ due AS MATERIALIZED (
       AND ($12 OR claims < $11)
       AND ($13 OR subject <> 'session')
       AND (SELECT claim FROM may)
-    ORDER BY next_fire_at
+      AND (next_fire_at, id) > (coalesce($15, '-infinity'), coalesce($16, '00000000-0000-0000-0000-000000000000'))
+    ORDER BY next_fire_at, id
     LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), ranked AS (
@@ -23,7 +25,7 @@ due AS MATERIALIZED (
     LEFT JOIN shut_out ON shut_out.did = due.owner_did
     WINDOW by_age AS (ORDER BY due.next_fire_at, due.id)
 ), taken AS (
-    SELECT id FROM ranked
+    SELECT id, place FROM ranked
     WHERE of_owner <= room AND bytes_before < $7
       AND CASE WHEN eldest_claims >= $11 THEN place = 1 ELSE claims < $11 END
 ),

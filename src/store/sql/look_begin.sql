@@ -2,7 +2,8 @@
 -- one of due_oldest.sql and due_past_backlogs.sql, which choose the rows, then look_end.sql.
 -- $1 worker, $2 version, $3 host; $4: beat now. $5 most rows; $6 lease in seconds; $7 most bytes. $8, $9: owners with
 -- deliveries in flight, and the room each has left; $10 the room of any other owner. $11: claimed so often, a row is claimed
--- alone, and only if $12 says so. $13: sessions' timers, too. Postgres' now() alone decides what is due.
+-- alone, and only if $12 says so. $13: sessions' timers, too. $14: a token for each row there is room for; made by us, because
+-- Postgres takes a microsecond for each. Postgres' now() alone decides what is due.
 WITH RECURSIVE beat AS (
     INSERT INTO dispatchers (worker, version, host)
     SELECT $1, $2, $3 WHERE $4

@@ -40,9 +40,10 @@ WITH result AS (
               source, cluster_id, resource_namespace, resource_name
 ), attempted AS (
     INSERT INTO attempts (
-        alarm_id, claim_token, owner_did, delivery_id, scheduled_for, attempt, started_at, duration_ms,
+        id, alarm_id, claim_token, owner_did, delivery_id, scheduled_for, attempt, started_at, duration_ms,
         outcome, http_status, error, worker)
-    SELECT id, token, owner_did, delivery_id, nominal, attempt, started_at, duration_ms,
+    -- Its own id is the token's: as random, and Postgres takes a microsecond to think of another.
+    SELECT token, id, token, owner_did, delivery_id, nominal, attempt, started_at, duration_ms,
            outcome, http_status, error, $21
     -- Without ON CONFLICT, which costs: what stood until now has left no attempt yet, and sent again it does not stand any more.
     FROM settled

@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use chronos::domain::alarm::Draft;
 
+use super::wait::backlog;
 use crate::support::{
     Reply, World,
     alarms::{ann, bob, create, execute, in_an_hour},
@@ -52,4 +53,28 @@ async fn suspects_fly_one_at_a_time_and_what_is_due_behind_them_does_not_wait_fo
     assert_eq!(overlapping, 0, "{flights:?}");
     let took = flights[SUSPECTS - 1].0 - flights[0].1;
     assert!(took < IN_TIME, "{took} for those that waited");
+}
+
+/// Looks begin behind what was taken while there is a backlog, and the suspects lie before it.
+#[tokio::test]
+async fn suspects_follow_each_other_though_a_backlog_is_being_worked_off() {
+    const CROWD: usize = 1500;
+    let world = World::new().await;
+    let store = world.database.store().await;
+    for _ in 0..SUSPECTS {
+        create(&store, &ann(), Draft { label: "suspect".into(), ..in_an_hour() }).await;
+    }
+    let mut db = world.database.connect().await;
+    execute(&mut db, "UPDATE alarms SET next_fire_at = now() - interval '1 h', first_claimed_at = now(), claims = 4")
+        .await;
+    backlog(&mut db, CROWD).await;
+    // Four at a time, and 20 ms for each four: seven seconds for the crowd alone.
+    world.sink.always(Reply::Slow(Duration::from_millis(20)));
+    let four = [("CHRONOS_TICK_MS", "1000"), ("CHRONOS_BATCH", "4"), ("CHRONOS_CONCURRENCY", "4")];
+    let _dispatcher = world.chronosd_with("dispatch", &four).await;
+    let wakes = world.sink.wakes(CROWD + SUSPECTS).await;
+    let suspects: Vec<_> =
+        wakes.iter().filter(|wake| wake.body["label"] == "suspect").map(|wake| wake.arrived_at).collect();
+    let took = suspects[SUSPECTS - 1] - suspects[0];
+    assert!(took < IN_TIME, "{took} for {} suspects", suspects.len());
 }

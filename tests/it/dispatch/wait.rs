@@ -1,7 +1,10 @@
 //! When a dispatcher looks, if nobody tells it to.
 
+use std::{collections::HashSet, time::Duration};
+
 use chrono::TimeDelta;
 use chronos::domain::alarm::Draft;
+use sqlx::PgConnection;
 
 use crate::support::{
     Reply, World,
@@ -54,4 +57,70 @@ async fn a_row_that_is_due_and_claimed_by_another_makes_nobody_look_again_and_ag
     let looks = other.said("looked for due alarms");
     assert!(looks > 0 && looks <= beats + ASIDE, "{looks} looks in {beats} beats");
     assert_eq!(world.sink.received().len(), 1);
+}
+
+/// Rows that were due a minute ago, of so many owners that none has a backlog of its own.
+pub async fn backlog(db: &mut PgConnection, rows: usize) {
+    let insert = "INSERT INTO alarms (owner_did, user_id, label, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
+                  SELECT format('did:matrix:user%s:0000000000000000', n), 'user', 'crowd', 'c', 'once', at, 'm', at, at
+                  FROM generate_series(1, $1) AS n, LATERAL (SELECT now() - interval '1 min' AS at) AS due";
+    sqlx::query(insert).bind(i32::try_from(rows).unwrap()).execute(db).await.unwrap();
+}
+
+/// While a backlog is worked off, looks begin behind the last that was taken: what lay before is found from the beginning, which is looked at
+/// every second, however long the tick is.
+#[tokio::test]
+async fn what_somebody_held_on_to_goes_out_when_it_is_let_go_though_a_backlog_is_being_worked_off() {
+    const DUE: usize = 400;
+    let world = World::new().await;
+    let mut holder = world.database.connect().await;
+    backlog(&mut holder, DUE).await;
+    execute(
+        &mut holder,
+        "BEGIN; UPDATE alarms SET label = 'held' WHERE id = (SELECT id FROM alarms ORDER BY id LIMIT 1)",
+    )
+    .await;
+    // Two at a time, and 20 ms for each two: four seconds.
+    world.sink.always(Reply::Slow(Duration::from_millis(20)));
+    let two = [("CHRONOS_BATCH", "2"), ("CHRONOS_CONCURRENCY", "2"), ("CHRONOS_TICK_MS", "30000")];
+    let _dispatcher = world.chronosd_with("dispatch", &two).await;
+    world.sink.wakes(10).await;
+    execute(&mut holder, "COMMIT").await;
+    let wakes = world.sink.wakes(DUE).await;
+    let alarms: HashSet<_> = wakes.iter().map(|wake| wake.body["alarm_id"].to_string()).collect();
+    assert_eq!((wakes.len(), alarms.len()), (DUE, DUE));
+    let place = wakes.iter().position(|wake| wake.body["label"] == "held").expect("it was let go");
+    assert!(place < DUE - 10, "after all the others, or nearly: {place}");
+}
+
+/// Results of many more than one batch has, with one among them that cannot be written for a while.
+#[tokio::test]
+async fn results_of_several_batches_are_written_once_each_and_none_waits_for_one_that_somebody_holds_on_to() {
+    const DUE: usize = 1200;
+    let world = World::new().await;
+    let mut db = world.database.connect().await;
+    backlog(&mut db, DUE).await;
+    world.sink.always(Reply::Hold);
+    let many = [("CHRONOS_BATCH", "2000"), ("CHRONOS_CONCURRENCY", "2000")];
+    let _dispatcher = world.chronosd_with("dispatch", &many).await;
+    world.sink.wakes(DUE).await;
+    let mut holder = world.database.connect().await;
+    execute(&mut holder, "BEGIN; SELECT FROM alarms WHERE id = (SELECT id FROM alarms ORDER BY id LIMIT 1) FOR UPDATE")
+        .await;
+    world.sink.release();
+    let all = i64::try_from(DUE).unwrap();
+    let settled = async |wanted: i64| {
+        let counts = "SELECT count(*) FILTER (WHERE status = 'fired'), (SELECT count(*) FROM attempts),
+                             (SELECT count(DISTINCT alarm_id) FROM attempts WHERE outcome = 'delivered') FROM alarms";
+        let seen = eventually("results are written", async || {
+            let seen: (i64, i64, i64) =
+                sqlx::query_as(counts).fetch_one(&mut world.database.connect().await).await.unwrap();
+            (seen.0 >= wanted).then_some(seen)
+        });
+        assert_eq!(seen.await, (wanted, wanted, wanted));
+    };
+    settled(all - 1).await;
+    execute(&mut holder, "COMMIT").await;
+    settled(all).await;
+    assert_eq!(world.sink.received().len(), DUE);
 }

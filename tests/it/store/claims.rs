@@ -325,3 +325,54 @@ async fn timers_are_claimed_like_alarms_and_say_whose_they_are() {
     let reached = store.find_timer(&ann, &"call-1".parse().unwrap()).await.unwrap().unwrap();
     assert_eq!(reached.reached_at, Some(timer.claimed_at));
 }
+
+#[tokio::test]
+async fn a_claim_behind_a_place_takes_what_is_due_later_and_at_that_instant_what_has_a_greater_id() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    execute(
+        &mut database.connect().await,
+        "INSERT INTO alarms (id, owner_did, user_id, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
+         SELECT lpad(n::text, 32, '0')::uuid, 'did:matrix:ann:d75a980182b10ab7', 'ann', 'c', 'once', at, 'm', at, at
+         FROM generate_series(1, 6) AS n, LATERAL (SELECT date_trunc('hour', now()) - (CASE WHEN n < 5 THEN 2 ELSE 1 END) * interval '1 h' AS at) AS t",
+    )
+    .await;
+    let (first, beat) = (Room { rows: 2, ..room() }, a_beat());
+    let two = claim_with(&store, first).await.claims;
+    let place = two.iter().map(Claim::place).max();
+    store.give_back_under_token(&two.iter().collect::<Vec<_>>()).await.unwrap();
+    let behind = store.look(&Look { room: room(), after: place, ..look(&beat) }).await.unwrap().claims;
+    let mut ids: Vec<u128> = behind.iter().map(|claim| claim.wake.alarm_id.as_uuid().as_u128()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [3, 4, 5, 6]);
+}
+
+/// On which page of the table each row lies.
+async fn pages(database: &Database) -> Vec<(Uuid, i64)> {
+    sqlx::query_as("SELECT id, ((ctid::text::point)[0])::bigint FROM alarms ORDER BY id")
+        .fetch_all(&mut database.connect().await)
+        .await
+        .unwrap()
+}
+
+/// A HOT update: no index is touched by it, and the log has one page. On another page it would be neither.
+#[tokio::test]
+async fn a_claim_rewrites_every_row_on_its_own_page_however_large_the_payload() {
+    for bytes in [0, 500, 1024, 1500] {
+        let database = Database::fresh().await;
+        let store = database.store().await;
+        execute(
+            &mut database.connect().await,
+            &format!(
+                "INSERT INTO alarms (owner_did, user_id, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at, payload)
+                 SELECT 'did:matrix:ann:d75a980182b10ab7', 'ann', 'c', 'once', at, 'm', at, at, to_json(repeat('x', {bytes}))
+                 FROM generate_series(1, 60) AS n, LATERAL (SELECT now() - n * interval '1 s' AS at) AS t"
+            ),
+        )
+        .await;
+        let before = pages(&database).await;
+        let found = claim_with(&store, room()).await;
+        assert_eq!(found.claims.len(), 60);
+        assert_eq!(pages(&database).await, before, "payloads of {bytes} bytes");
+    }
+}

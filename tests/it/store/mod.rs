@@ -67,6 +67,7 @@ fn look(beat: &Beat) -> Look<'_> {
         room: Room { rows: 100, bytes: usize::MAX, of_owner: 100, owners: Vec::new() },
         suspects: true,
         sessions: true,
+        after: None,
         backlog: None,
     }
 }

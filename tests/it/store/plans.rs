@@ -1,10 +1,13 @@
 //! How Postgres goes about our statements: `EXPLAIN` of the very text that runs, on a table large enough that scanning it
 //! would be a mistake.
 
-use chronos::store::{
-    agents::ASTRAY,
-    alarms::LIST,
-    claims::{CLAIM_OLDEST, CLAIM_PAST_BACKLOGS},
+use chronos::{
+    domain::ids::AlarmId,
+    store::{
+        agents::ASTRAY,
+        alarms::LIST,
+        claims::{CLAIM_OLDEST, CLAIM_PAST_BACKLOGS, Place},
+    },
 };
 use serde_json::Value;
 use sqlx::{
@@ -108,6 +111,46 @@ fn claim_of<'q>(statement: AssertSqlSafe<String>, most: i64, room: i32) -> Query
         .bind(4)
         .bind(true)
         .bind(true)
+        .bind((0..most).map(|_| uuid::Uuid::new_v4()).collect::<Vec<_>>())
+}
+
+/// Along the oldest, behind this one.
+fn claim_oldest<'q>(
+    statement: AssertSqlSafe<String>,
+    most: i64,
+    after: Option<Place>,
+) -> Query<'q, Postgres, PgArguments> {
+    claim_of(statement, most, 32).bind(after.map(|place| place.due_at)).bind(after.map(|place| place.id.as_uuid()))
+}
+
+#[tokio::test]
+async fn the_claim_behind_the_last_one_reads_nothing_of_what_is_in_flight_though_all_are_due_at_one_instant() {
+    let database = Database::fresh().await;
+    let mut db = crowded(&database).await;
+    execute(
+        &mut db,
+        "UPDATE alarms SET next_fire_at = date_trunc('hour', now() - interval '1 h') WHERE next_fire_at < now();
+         UPDATE alarms SET claimed_at = now(), claimed_until = now() + interval '1 min', claim_token = gen_random_uuid(),
+                claimed_by = gen_random_uuid(), claims = 1, first_claimed_at = now()
+         WHERE id IN (SELECT id FROM alarms WHERE next_fire_at < now() ORDER BY id LIMIT 200);
+         ANALYZE alarms",
+    )
+    .await;
+    let last =
+        "SELECT next_fire_at, id FROM alarms WHERE claimed_at IS NOT NULL ORDER BY next_fire_at DESC, id DESC LIMIT 1";
+    let (due_at, id): (chrono::DateTime<chrono::Utc>, uuid::Uuid) =
+        sqlx::query_as(last).fetch_one(&mut db).await.unwrap();
+    let after = Place { due_at, id: AlarmId::from_uuid(id) };
+    let mut read = async |after| {
+        execute(&mut db, "BEGIN").await;
+        let oldest = AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_OLDEST}"));
+        let row = claim_oldest(oldest, 50, after).fetch_one(&mut db).await.unwrap();
+        execute(&mut db, "ROLLBACK").await;
+        rows_read(&plan_in(&row))
+    };
+    // Found by the index, and of ann, who has room for 32 of them, those once more by their ids; and the next that is due.
+    assert_eq!(read(Some(after)).await, 50 + 32 + 1);
+    assert_eq!(read(None).await, 200 + 50 + 32 + 1);
 }
 
 #[tokio::test]
@@ -115,7 +158,7 @@ async fn the_claim_reads_due_rows_by_their_index_and_never_scans_the_table() {
     let database = Database::fresh().await;
     let mut db = crowded(&database).await;
     for most in [1_i64, 100, 500] {
-        let plan = flatten(&claim_of(explain(CLAIM_OLDEST), most, 32).fetch_one(&mut db).await.unwrap());
+        let plan = flatten(&claim_oldest(explain(CLAIM_OLDEST), most, None).fetch_one(&mut db).await.unwrap());
         assert!(by_index(&plan, "alarms_due_idx"), "{most}: {plan:?}");
         assert!(!scans(&plan), "{most}: {plan:?}");
     }
@@ -163,7 +206,7 @@ async fn a_suspended_owners_backlog_is_found_out_by_index_and_not_read_through()
     let is_scanned = |plan: &[(String, String)]| plan.iter().any(|(node, name)| node == "Seq Scan" && name == "alarms");
     execute(&mut db, "BEGIN").await;
     let oldest = AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_OLDEST}"));
-    let row = claim_of(oldest, 100, 32).fetch_one(&mut db).await.unwrap();
+    let row = claim_oldest(oldest, 100, None).fetch_one(&mut db).await.unwrap();
     let plan = flatten(&row);
     assert!(by_index(&plan, "alarms_due_idx") && !scans(&plan) && !is_scanned(&plan), "{plan:?}");
     // Of those who are shut out each is looked up, or all are read when they are few: never the agents.

@@ -285,9 +285,9 @@ async fn a_sessions_timers_are_found_by_their_indexes() {
          SELECT 'session', 'session', owner_did, user_id, session_key, n, 'c', 'once', due, due, due,
                 CASE WHEN n % 10 = 0 THEN 'active' ELSE 'fired' END
          FROM (SELECT *, now() + random() * interval '1 day' AS due FROM sessions, generate_series(1, 20) n) AS s;
-         INSERT INTO alarms (owner_did, user_id, correlation_id, kind, fire_at, scheduled_for, next_fire_at)
-         SELECT 'did:matrix:ann:0000000000000000', 'ann', 'c', 'once', due, due, due
-         FROM (SELECT now() + random() * interval '1 day' AS due FROM generate_series(1, 20000) n) AS a;
+         INSERT INTO alarms (owner_did, user_id, correlation_id, kind, fire_at, scheduled_for, next_fire_at, status)
+         SELECT 'did:matrix:ann:0000000000000000', 'ann', 'c', 'once', due, due, due, CASE WHEN n % 20 = 0 THEN 'active' ELSE 'fired' END
+         FROM (SELECT n, now() + random() * interval '1 day' AS due FROM generate_series(1, 20000) n) AS a;
          ANALYZE alarms;",
     )
     .await;

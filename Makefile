@@ -80,14 +80,33 @@ chart: packages ## Check the chart alone: helm lint and helm-unittest
 	done
 	"$$bin/helm-unittest" --strict charts/chronos
 
+# What was seen is added to bench/results.jsonl, and the page is made of that, also of what was seen before something failed.
+# RESULTS= (empty) keeps a trial out of it; the page of RESULTS=/tmp/mine.jsonl lies beside that file.
+RESULTS ?= bench/results.jsonl
+results := $(abspath $(RESULTS))
+report = $(if $(RESULTS),bench/report.py --print --results "$(results)" \
+  $(if $(filter $(abspath bench/results.jsonl),$(results)),,--out "$(dir $(results))"),true)
 .PHONY: bench
-bench: packages ## Run the benchmarks: tables of ours beside others, in an optimised build (ONLY="drain http")
-	@$(if $(ONLY),,$(CARGO) bench --locked --bench schedule)
+bench: packages ## Run the benchmarks, print their tables and write docs/benchmarks.md (ONLY="drain http"; RESULTS= writes nothing)
+	@status=0
+	$(if $(ONLY),,$(CARGO) bench --locked --bench schedule || status=$$?)
 	if [[ " $(or $(ONLY),controller) " == *" controller "* ]]; then
 	  KUBEBUILDER_ASSETS=$$(testbed/build.sh etcd kube-apiserver)
 	  export KUBEBUILDER_ASSETS
 	fi
-	$(CARGO) bench --locked --bench dispatch -- $(ONLY)
+	$(if $(RESULTS),BENCH_RESULTS="$(results)") $(CARGO) bench --locked --bench dispatch -- $(ONLY) || status=$$?
+	$(report) || status=$$?
+	exit "$$status"
+
+# Installs each of them when its turn comes, below the cache, by the lock files of bench/peers.
+.PHONY: bench-peers
+bench-peers: packages ## Run other schedulers beside ours: one drain of each, then the best three in everything (PEER="river": only these, at most 15 minutes each; pg-cron: what it can be measured by)
+	@testbed/setup.sh test peers
+	export PEERS_CACHE=$(cache)/chronos-peers
+	status=0
+	$(if $(RESULTS),BENCH_RESULTS="$(results)") $(CARGO) bench --locked --bench dispatch -- peers $(PEER) || status=$$?
+	$(report) || status=$$?
+	exit "$$status"
 
 # Not part of `test`: a search has no end. `test` replays what it found (fuzz/corpus).
 .PHONY: fuzz
@@ -112,11 +131,11 @@ e2e: ## Try image and chart on a real cluster of one node: faults, upgrades, uni
 .PHONY: lint
 lint: packages ## Check format, clippy, shell scripts and the links of the documents
 	@$(CARGO) fmt --check
-	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	for manifest in fuzz/Cargo.toml bench/peers/*/Cargo.toml; do $(CARGO) fmt --check --manifest-path "$$manifest"; done
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) clippy --locked --test gauntlet -- -D warnings # no test by itself, and so not among all
 	find . -path ./target -prune -o -path ./.git -prune -o -name '*.sh' -print0 |
-	  xargs -0 shellcheck --external-sources --source-path=SCRIPTDIR --source-path=. .ci/run
+	  xargs -0 shellcheck --external-sources --source-path=SCRIPTDIR --source-path=. .ci/run bench/peers/*/peer bench/peers/pg-cron/measure
 	testbed/links.py
 
 # Not part of `lint`: it installs cargo-deny first. Advisories need RustSec's database, which lies on GitHub.
@@ -127,10 +146,10 @@ deny: packages ## Check licenses, sources and banned crates of all dependencies 
 .PHONY: fmt
 fmt: packages ## Format the Rust code
 	@$(CARGO) fmt
-	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
+	for manifest in fuzz/Cargo.toml bench/peers/*/Cargo.toml; do $(CARGO) fmt --manifest-path "$$manifest"; done
 
 .PHONY: generate
-generate: packages ## Write what is generated: crds/ and the chart's copy, docs/openapi.json, docs/reference/, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
+generate: packages ## Write what is generated: crds/ and the chart's copy, docs/openapi.json, docs/reference/, docs/benchmarks.md, gitops/argocd/argocd-cm.yaml, fuzz/Cargo.lock
 	@tmp=$$(mktemp -d)
 	trap 'rm -rf "$$tmp"' EXIT
 	$(CARGO) run --quiet --locked --bin chronosd -- crd --out-dir "$$tmp"
@@ -146,6 +165,7 @@ generate: packages ## Write what is generated: crds/ and the chart's copy, docs/
 	$(CARGO) run --quiet --locked --bin chronosd -- reference --out-dir docs/reference
 	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
 	cp "$$tmp/argocd-cm.yaml" gitops/argocd/argocd-cm.yaml
+	bench/report.py
 	cp Cargo.lock fuzz/Cargo.lock
 	$(CARGO) update --quiet --workspace --manifest-path fuzz/Cargo.toml
 
@@ -174,6 +194,7 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 	done
 	testbed/argocd-cm.sh >"$$tmp/argocd-cm.yaml"
 	diff -u gitops/argocd/argocd-cm.yaml "$$tmp/argocd-cm.yaml" || { echo "verify: gitops/argocd/argocd-cm.yaml is stale: run make generate" >&2; exit 1; }
+	bench/report.py --check || { echo "verify: docs/benchmarks.md is not what bench/results.jsonl says: run make generate" >&2; exit 1; }
 	# Made anew in its place, because its paths are relative, and put back as it was whatever comes out.
 	cp fuzz/Cargo.lock "$$tmp/as-it-was.lock"
 	trap 'mv "$$tmp/as-it-was.lock" fuzz/Cargo.lock; rm -rf "$$tmp"' EXIT
@@ -183,4 +204,4 @@ verify: packages ## Check that nothing generated is stale and no second TLS libr
 
 .PHONY: clean-cache
 clean-cache: ## Remove what setup and cargo built outside the checkout
-	rm -rf "$(CARGO_TARGET_DIR)" "$(cache)/chronos-testbed"
+	rm -rf "$(CARGO_TARGET_DIR)" "$(cache)/chronos-testbed" "$(cache)/chronos-peers"

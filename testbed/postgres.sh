@@ -26,7 +26,7 @@ settings=(-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_
 segment=1 # MB
 case "${1:-} $#" in
   'run 2') ;;
-  'bench 2') segment=16 settings=(-c fsync=on -c synchronous_commit=on -c full_page_writes=on -c shared_buffers=2GB -c max_wal_size=4GB) ;;
+  'bench 2') segment=16 settings=(-c fsync=on -c synchronous_commit=on -c full_page_writes=on -c shared_buffers=2GB -c max_wal_size=4GB -c jit=off) ;;
   'obey 2' | 'obey 3') settings=(-c fsync=on -c synchronous_commit=on -c full_page_writes=on -c max_connections=100 -c shared_buffers=32MB) ;;
   *) die "$usage" ;;
 esac

@@ -5,6 +5,7 @@
 #   image     what `make image` needs besides where neither docker, podman nor buildah works
 #   cluster   what testbed/cluster.sh needs besides
 #   fuzz      what `make fuzz` needs besides
+#   peers     what `make bench-peers` needs besides
 # When nothing is missing it changes nothing and needs neither root nor the network.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -20,7 +21,8 @@ packages() { # GROUP: its Debian packages
     # iptables: the CNI plugin that masquerades the pods' addresses calls it.
     cluster) echo containerd containernetworking-plugins iptables nftables runc umoci ;;
     fuzz) echo g++ ;;                                      # libFuzzer is C++
-    *) die "no group '$1': there are demo, test, image, cluster and fuzz" ;;
+    peers) echo postgresql-client ;;
+    *) die "no group '$1': there are demo, test, image, cluster, fuzz and peers" ;;
   esac
 }
 
@@ -85,6 +87,24 @@ check_node() {
   [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 }
 
+# The same for Java: any JDK of 17 or newer will do.
+check_java() {
+  local missing=()
+  command -v javac >/dev/null || missing+=(default-jdk-headless)
+  command -v mvn >/dev/null || missing+=(maven)
+  [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
+}
+
+# pg_cron, where it can be had for the newest Postgres here: nobody but `make bench-peers PEER=pg-cron` misses it.
+check_cron() {
+  local server package
+  server=$(printf '%s\n' /usr/lib/postgresql/*/bin/postgres | sort -V | tail -n 1)
+  [ -x "$server" ] && command -v apt-cache >/dev/null || return 0
+  package=postgresql-$(cut -d / -f 5 <<<"$server")-cron
+  installed "$package" || ! apt-cache show "$package" >/dev/null 2>&1 || install_packages "$package"
+}
+
 check_packages "$@"
 case " $* " in *' test '*) check_node ;; esac
+case " $* " in *' peers '*) check_java; check_cron ;; esac
 check_rust

@@ -29,8 +29,8 @@ use tokio::time::Instant;
 
 use crate::{
     cluster::{Cluster, NAMESPACE},
+    field::float,
     report::{Report, grouped, percentile},
-    scenarios::float,
     sink::Sink,
     world::{Daemon, WAKE_TOKEN, World},
 };
@@ -176,7 +176,7 @@ impl Stage<'_> {
         let (before, lag) = (self.cost(daemon).await?, Lag::of(daemon).await?);
         let (from, _before) = (clock::system().now(), self.sink.take().await?);
         tokio::time::sleep(WATCHED.to_std()?).await;
-        let mut late: Vec<i64> = self.sink.take().await?.into_iter().map(|(late, _)| late).collect();
+        let mut late: Vec<i64> = self.sink.take().await?.into_iter().map(|(late, ..)| late).collect();
         let (cost, lag) = (self.cost(daemon).await? - before, Lag::of(daemon).await?.since(&lag));
         late.sort_unstable();
         ensure!(!late.is_empty(), "no wake came");
@@ -347,10 +347,10 @@ fn counted(written: &HashMap<String, Vec<DateTime<Utc>>>, alarms: i64) -> String
     format!("{:>8}      {:.3} an Alarm, {most} at most", grouped(all), all / float(alarms))
 }
 
-/// Seconds between two writes to one Alarm; infinite if none was written to twice.
+/// Seconds between two writes to one Alarm; as long as anybody waits here if none was written to twice.
 fn shortest(written: &HashMap<String, Vec<DateTime<Utc>>>) -> f64 {
     let between = written.values().flat_map(|times| times.windows(2).map(|two| seconds(two[1] - two[0])));
-    between.fold(f64::INFINITY, f64::min)
+    between.fold(PATIENCE.as_secs_f64(), f64::min)
 }
 
 fn seconds(span: TimeDelta) -> f64 {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use axum::{
     Json, Router,
     body::Bytes,
@@ -17,12 +17,16 @@ use axum::{
 };
 use chrono::{DateTime, Utc};
 use chronos::clock::{Clock, SystemClock};
+use tokio::time::Instant;
 
 /// What makes this program a sink.
 pub const WORD: &str = "sink";
 
-/// Microseconds behind the nominal instant, and the id, of every wake since the last time somebody asked.
-type Seen = Arc<Mutex<Vec<(i64, String)>>>;
+/// Every wake since the last time somebody asked.
+type Seen = Arc<Mutex<Vec<Arrival>>>;
+
+/// Microseconds behind the nominal instant, that instant in microseconds, and the id.
+pub type Arrival = (i64, i64, String);
 
 /// Serves on one thread until killed, with whoever started it.
 pub fn serve() -> anyhow::Result<()> {
@@ -48,7 +52,8 @@ async fn wake(State(seen): State<Seen>, headers: HeaderMap, _body: Bytes) -> Sta
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let due: Option<DateTime<Utc>> = text("ce-time").and_then(|text| text.parse().ok());
     let (Some(due), Some(id)) = (due, text("ce-id")) else { return StatusCode::BAD_REQUEST };
-    seen.lock().expect("kept").push(((now - due).num_microseconds().unwrap_or(i64::MAX), id.to_owned()));
+    let late = (now - due).num_microseconds().unwrap_or(i64::MAX);
+    seen.lock().expect("kept").push((late, due.timestamp_micros(), id.to_owned()));
     StatusCode::NO_CONTENT
 }
 
@@ -70,26 +75,33 @@ impl Sink {
             .context("starting the sink")?;
         let mut base = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut base)?;
-        Ok(Self { child, base: base.trim().to_owned(), client: reqwest::Client::new() })
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build()?;
+        Ok(Self { child, base: base.trim().to_owned(), client })
     }
 
     pub fn url(&self) -> String {
         format!("{}/wake", self.base)
     }
 
+    /// How many wakes have come.
+    pub async fn count(&self) -> anyhow::Result<usize> {
+        let text = self.client.get(format!("{}/count", self.base)).send().await?.text().await?;
+        Ok(text.parse()?)
+    }
+
     /// Returns as soon as so many wakes have come.
-    pub async fn wait_for(&self, wakes: usize) -> anyhow::Result<()> {
-        loop {
-            let text = self.client.get(format!("{}/count", self.base)).send().await?.text().await?;
-            if text.parse::<usize>()? >= wakes {
-                return Ok(());
-            }
+    pub async fn wait_for(&self, wakes: usize, patience: Duration) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while self.count().await? < wakes {
+            let seconds = patience.as_secs();
+            ensure!(begun.elapsed() < patience, "{} of {wakes} wakes came in {seconds} s", self.count().await?);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        Ok(())
     }
 
     /// What came since the last time.
-    pub async fn take(&self) -> anyhow::Result<Vec<(i64, String)>> {
+    pub async fn take(&self) -> anyhow::Result<Vec<Arrival>> {
         let text = self.client.post(format!("{}/take", self.base)).send().await?.text().await?;
         Ok(serde_json::from_str(&text)?)
     }

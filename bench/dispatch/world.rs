@@ -17,18 +17,32 @@ use futures::StreamExt;
 use sqlx::{Executor, PgPool, postgres::PgPoolOptions};
 use tokio::time::Instant;
 
-use crate::sink::Sink;
+use crate::{
+    process::{self, Process, TO_BEGIN},
+    sink::Sink,
+};
 
 /// Far more than may be in flight at once, so that no owner's share is what is measured.
 const OWNERS: i32 = 1000;
 /// Rows of one INSERT.
-const CHUNK: i64 = 50_000;
+pub const CHUNK: i64 = 50_000;
 pub const WAKE_TOKEN: &str = "bench-wake-token-0123456789";
 
 pub struct World {
     pub uri: String,
     pub pool: PgPool,
     postgres: Child,
+}
+
+/// Whose the rows of one batch are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owners {
+    /// A thousand owners, in turn.
+    All,
+    /// The first of them.
+    First,
+    /// The others, in turn.
+    Others,
 }
 
 /// When the rows of one batch are due.
@@ -40,6 +54,18 @@ pub enum Due {
     At(DateTime<Utc>),
     /// One after another, this far apart.
     Every(DateTime<Utc>, TimeDelta),
+}
+
+impl Due {
+    /// When the first is due, and how far apart they are, in microseconds.
+    pub fn steps(self, now: DateTime<Utc>) -> (DateTime<Utc>, i64) {
+        let (first, step) = match self {
+            Self::Pending => (now + TimeDelta::days(30), TimeDelta::milliseconds(1)),
+            Self::At(at) => (at, TimeDelta::zero()),
+            Self::Every(at, step) => (at, step),
+        };
+        (first, step.num_microseconds().unwrap_or(0))
+    }
 }
 
 impl World {
@@ -56,16 +82,7 @@ impl World {
         BufReader::new(postgres.stdout.take().expect("piped")).read_line(&mut said)?;
         let uri = said.trim().strip_prefix("ready ").context("Postgres did not start; its words are above")?;
         let uri = format!("{uri}/postgres");
-        // What the dispatchers' pools do, so that the ideal is not handicapped.
-        let pool = PgPoolOptions::new()
-            .max_connections(8)
-            .after_connect(|db, _| {
-                Box::pin(async move {
-                    db.execute("SET plan_cache_mode = force_custom_plan; SET jit = off").await.map(|_| ())
-                })
-            })
-            .connect(&uri)
-            .await?;
+        let pool = pool(&uri).await?;
         let world = Self { uri, pool, postgres };
         world.store(1).await?.migrate().await?;
         Ok(world)
@@ -82,27 +99,47 @@ impl World {
         Ok(Store::connect(&database, store::DISPATCH, connections).await?)
     }
 
-    /// Adds rows. The payload is random hex: as compressible as text is.
+    /// Another database of the same server, empty.
+    pub async fn another(&self, name: &str) -> anyhow::Result<(String, PgPool)> {
+        self.pool.execute(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).await?;
+        let uri = self.uri.strip_suffix("/postgres").expect("the server's own database").to_owned();
+        let uri = format!("{uri}/{name}");
+        let pool = pool(&uri).await?;
+        Ok((uri, pool))
+    }
+
+    pub async fn show(&self, setting: &str) -> anyhow::Result<String> {
+        Ok(sqlx::query_scalar("SELECT current_setting($1)").bind(setting).fetch_one(&self.pool).await?)
+    }
+
     pub async fn add(&self, rows: i64, due: Due, payload_bytes: i32) -> anyhow::Result<()> {
-        let (first, step) = match due {
-            Due::Pending => (self.now().await? + TimeDelta::days(30), TimeDelta::milliseconds(1)),
-            Due::At(at) => (at, TimeDelta::zero()),
-            Due::Every(at, step) => (at, step),
+        self.add_of(Owners::All, rows, due, payload_bytes).await
+    }
+
+    /// Adds rows, with ids as the front doors give them: of the time at which they are made. The payload is random hex: as compressible as text is.
+    pub async fn add_of(&self, of: Owners, rows: i64, due: Due, payload_bytes: i32) -> anyhow::Result<()> {
+        let (first, step) = due.steps(self.now().await?);
+        let (owners, from_owner) = match of {
+            Owners::All => (OWNERS, 0),
+            Owners::First => (1, 0),
+            Owners::Others => (OWNERS - 1, 1),
         };
         let chunks = (0..rows).step_by(usize::try_from(CHUNK)?).map(|from| {
             sqlx::query(
-                "INSERT INTO alarms (owner_did, user_id, label, correlation_id, kind, fire_at, scheduled_for, next_fire_at, wake_message, payload)
-                 SELECT format('did:matrix:user%s:%s', n % $1, substr(md5((n % $1)::text), 1, 16)), format('user%s', n % $1), 'bench', format('bench-%s', n),
+                "INSERT INTO alarms (id, owner_did, user_id, label, correlation_id, kind, fire_at, scheduled_for, next_fire_at, wake_message, payload)
+                 SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid,
+                        format('did:matrix:user%s:%s', owner, substr(md5(owner::text), 1, 16)), format('user%s', owner), 'bench', format('bench-%s', n),
                         'once', due, due, due, 'Look after what you were told to look after.',
-                        json_build_object('text', substr((SELECT string_agg(md5(n::text || piece), '') FROM generate_series(0, $2 / 32) AS piece), 1, $2))
-                 FROM generate_series($3::bigint, $4) AS n, LATERAL (SELECT $5 + n * $6::bigint * interval '1 microsecond' AS due) AS instant",
+                        json_build_object('text', substr((SELECT string_agg(md5(piece::text), '') FROM generate_series(0, 511) AS piece), 1 + (n * 31 % 7000)::int, $2))
+                 FROM generate_series($3::bigint, $4) AS n, LATERAL (SELECT $5 + n * $6::bigint * interval '1 microsecond' AS due, n % $1 + $7 AS owner) AS instant",
             )
-            .bind(OWNERS)
+            .bind(owners)
             .bind(payload_bytes)
             .bind(from)
             .bind((from + CHUNK).min(rows) - 1)
             .bind(first)
-            .bind(step.num_microseconds().unwrap_or(0))
+            .bind(step)
+            .bind(from_owner)
             .execute(&self.pool)
         });
         let mut inserts = futures::stream::iter(chunks).buffer_unordered(2);
@@ -126,10 +163,24 @@ impl World {
         Ok(sqlx::query_scalar("SELECT now()").fetch_one(&self.pool).await?)
     }
 
+    /// Whether anything is due.
+    pub async fn is_due(&self) -> anyhow::Result<bool> {
+        let due = "SELECT EXISTS (SELECT FROM alarms WHERE status = 'active' AND next_fire_at <= now())";
+        Ok(sqlx::query_scalar(due).fetch_one(&self.pool).await?)
+    }
+
+    /// What is due, or would be within the day, is gone: a round that was not ended leaves it behind.
+    pub async fn forget(&self) -> anyhow::Result<()> {
+        self.pool.execute("DELETE FROM alarms WHERE next_fire_at < now() + interval '1 day'").await?;
+        self.settle_down().await
+    }
+
     /// Returns when nothing is due any more.
     pub async fn until_drained(&self) -> anyhow::Result<()> {
-        let due = "SELECT EXISTS (SELECT FROM alarms WHERE status = 'active' AND next_fire_at <= now())";
-        while sqlx::query_scalar(due).fetch_one(&self.pool).await? {
+        const PATIENCE: Duration = Duration::from_secs(120);
+        let begun = Instant::now();
+        while self.is_due().await? {
+            ensure!(begun.elapsed() < PATIENCE, "some are still due after {} s", PATIENCE.as_secs());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
@@ -169,8 +220,8 @@ impl World {
             let Ok(children) = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) else { continue };
             open.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
             // The script around Postgres looks every now and then whether it is still wanted: that is not Postgres.
-            if pid != self.postgres.id() && is_postgres(pid) {
-                all += cpu(pid).unwrap_or(0.0);
+            if pid != self.postgres.id() && process::is_postgres(pid) {
+                all += process::cpu(pid).unwrap_or(0.0);
             }
         }
         all
@@ -192,7 +243,7 @@ impl World {
         {
             command.env_remove(name);
         }
-        let mut child = command
+        let child = command
             .env_remove("KUBECONFIG")
             .env("CHRONOS_POSTGRES_URI", &self.uri)
             .env("CHRONOS_METRICS_PORT", "0")
@@ -201,7 +252,8 @@ impl World {
             .stderr(Stdio::piped())
             .spawn()
             .context("starting chronosd")?;
-        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let mut process = Process { child, name: "chronosd".to_owned() };
+        let mut lines = BufReader::new(process.child.stderr.take().expect("piped")).lines();
         let listening = tokio::task::spawn_blocking(move || {
             let listening = lines.by_ref().map_while(Result::ok).find(|line| line.contains("\"probes\""));
             // It goes on talking, and somebody has to listen.
@@ -211,10 +263,11 @@ impl World {
             });
             listening
         });
-        let said = listening.await?.context("chronosd did not start")?;
+        let said = tokio::time::timeout(TO_BEGIN, listening).await.context("chronosd did not start in time")??;
+        let said = said.context("chronosd did not start")?;
         let said: serde_json::Value = serde_json::from_str(&said)?;
         let address = |name: &str| said[name].as_str().map(str::to_owned);
-        Ok(Daemon { child, api: address("api"), probes: address("probes").context("it says where")? })
+        Ok(Daemon { process, api: address("api"), probes: address("probes").context("it says where")? })
     }
 }
 
@@ -227,7 +280,7 @@ impl Drop for World {
 }
 
 pub struct Daemon {
-    child: Child,
+    pub process: Process,
     /// The facade's address, if it serves one.
     pub api: Option<String>,
     /// Where `/readyz` and `/metrics` are.
@@ -242,28 +295,21 @@ const LOOKS: u32 = 8;
 
 impl Daemon {
     pub fn cpu(&self) -> anyhow::Result<f64> {
-        cpu(self.child.id())
+        self.process.cpu()
     }
 
-    /// Resident memory in bytes.
     pub fn memory(&self) -> anyhow::Result<f64> {
-        self.kernel_says("VmRSS")
+        self.process.memory()
     }
 
-    /// The most that it ever was.
     pub fn peak_memory(&self) -> anyhow::Result<f64> {
-        self.kernel_says("VmHWM")
-    }
-
-    fn kernel_says(&self, what: &str) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find(|line| line.starts_with(what)).context("the kernel says how much")?;
-        let kilobytes: f64 = line.split_whitespace().nth(1).context("a figure")?.parse()?;
-        Ok(kilobytes * 1024.0)
+        self.process.peak_memory()
     }
 
     pub async fn until_ready(&self) -> anyhow::Result<()> {
+        let begun = Instant::now();
         while reqwest::get(format!("http://{}/readyz", self.probes)).await?.status() != 200 {
+            ensure!(begun.elapsed() < TO_BEGIN, "chronosd is not ready after {} s", TO_BEGIN.as_secs());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         Ok(())
@@ -295,22 +341,10 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        drop(Command::new("kill").arg(self.child.id().to_string()).status());
-        drop(self.child.wait());
-    }
-}
-
-fn is_postgres(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres")
-}
-
-/// Processor time of a process, in seconds.
-fn cpu(pid: u32) -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = stat.rsplit(')').next().context("a name in parentheses")?;
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let ticks = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-    Ok(ticks / 100.0) // USER_HZ, on every Linux
+/// With what the dispatchers' pools do, so that the ideal is not handicapped.
+async fn pool(uri: &str) -> anyhow::Result<PgPool> {
+    let options = PgPoolOptions::new().max_connections(8).after_connect(|db, _| {
+        Box::pin(async move { db.execute("SET plan_cache_mode = force_custom_plan; SET jit = off").await.map(|_| ()) })
+    });
+    Ok(options.connect(uri).await?)
 }

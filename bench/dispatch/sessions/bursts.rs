@@ -13,8 +13,8 @@ use super::{
     talk::{Door, timer},
 };
 use crate::{
+    field::{PATIENCE, float, late, rate, sleep_until},
     report::{Report, all, grouped, median, percentile},
-    scenarios::{float, late, rate, sleep_until},
     sink::Sink,
     world::World,
 };
@@ -61,7 +61,7 @@ pub async fn bursts(world: &World, door: &Arc<Door>, sink: &Sink, report: &mut R
 }
 
 /// Each round: the median of all, the slowest of a hundred, and the last.
-fn behind(report: &Report, what: &str, rounds: &[Vec<i64>]) {
+fn behind(report: &mut Report, what: &str, rounds: &[Vec<i64>]) {
     let all = |percent: f64| all(&rounds.iter().map(|late| percentile(late, percent) / 1e3).collect::<Vec<_>>());
     report.line(what, &format!("p50 {}   p99 {}   last {}", all(50.0), all(99.0), all(100.0)));
 }
@@ -84,7 +84,7 @@ async fn promoted(world: &World, door: &Arc<Door>, sink: &Sink, round: usize) ->
     world.pool.execute("VACUUM ANALYZE alarms, effects, events").await?;
     in_time(world, at).await?;
     sleep_until(world, at).await?;
-    sink.wait_for(usize::try_from(TIMERS)?).await?;
+    sink.wait_for(usize::try_from(TIMERS)?, PATIENCE).await?;
     until_nothing_is_open(world).await?;
     let keys: Vec<&str> = talks.iter().map(|talk| talk.key.as_str()).collect();
     let promoted: Vec<i64> = sqlx::query_scalar(
@@ -97,7 +97,7 @@ async fn promoted(world: &World, door: &Arc<Door>, sink: &Sink, round: usize) ->
     .await?;
     ensure!(promoted.len() == usize::try_from(TIMERS)?, "{TIMERS} timers, {} promoted", promoted.len());
     ensure!(promoted[0] >= 0, "one was promoted {} us early", -promoted[0]);
-    let woken = late(sink, TIMERS).await?;
+    let woken = late(sink, TIMERS, |_| true).await?;
     world.settle_down().await?;
     Ok((promoted, woken))
 }
@@ -139,11 +139,11 @@ async fn burst(world: &World, sink: &Sink, rows: i64, whose: Whose) -> anyhow::R
     world.pool.execute("VACUUM ANALYZE alarms").await?;
     in_time(world, at).await?;
     let begun = sleep_until(world, at).await?;
-    sink.wait_for(usize::try_from(rows)?).await?;
+    sink.wait_for(usize::try_from(rows)?, PATIENCE).await?;
     world.until_drained().await?;
     let rate = rate(rows, begun);
     world.check_delivered(rows).await?;
-    let late = late(sink, rows).await?;
+    let late = late(sink, rows, |_| true).await?;
     world.settle_down().await?;
     Ok((rate, late))
 }

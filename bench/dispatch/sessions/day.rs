@@ -23,8 +23,8 @@ use super::{
     talk::{Client, Door, Talk, send, timer},
 };
 use crate::{
+    field::float,
     report::{Report, grouped},
-    scenarios::float,
     sink::Sink,
     world::{Daemon, World},
 };
@@ -286,7 +286,7 @@ async fn check_wakes(world: &World, sink: &Sink, timers: i64) -> anyhow::Result<
     .fetch_all(&world.pool)
     .await?;
     let wakes = sink.take().await?;
-    let came: HashSet<&str> = wakes.iter().map(|(_, id)| id.as_str()).collect();
+    let came: HashSet<&str> = wakes.iter().map(|(.., id)| id.as_str()).collect();
     let counts = (told.len(), wakes.len(), came.len());
     let timers = usize::try_from(timers)?;
     ensure!(counts == (timers, timers, timers), "{timers} timers; wakes completed, come, come once: {counts:?}");

@@ -20,8 +20,8 @@ use super::{
     talk::{Door, Talk, send},
 };
 use crate::{
+    field::float,
     report::{Report, all, grouped, median},
-    scenarios::float,
     world::World,
 };
 
@@ -214,8 +214,8 @@ async fn at_once(callers: i64, times: i64, it: impl AsyncFn(i64) -> anyhow::Resu
     Ok(float(times) / begun.elapsed().as_secs_f64())
 }
 
-fn compared(report: &Report, theirs: &str, bare: &[f64], ours: &str, figures: &[f64]) {
-    let line = |what: &str, figures: &[f64], ratio: &str| {
+fn compared(report: &mut Report, theirs: &str, bare: &[f64], ours: &str, figures: &[f64]) {
+    let mut line = |what: &str, figures: &[f64], ratio: &str| {
         report.line(what, &format!("{:>8} /s   ({}){ratio}", grouped(median(figures)), all(figures)));
     };
     line(&format!("bare: {theirs}"), bare, "");

@@ -1,0 +1,2 @@
+-- It has deleted what is done.
+VACUUM (ANALYZE) scheduled_tasks;

@@ -1,0 +1,2 @@
+DELETE FROM pgboss.job WHERE name = 'wake' AND state > 'active';
+VACUUM (ANALYZE) pgboss.job;

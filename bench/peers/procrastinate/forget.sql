@@ -1,0 +1,2 @@
+-- What is due or soon will be, whoever has it in hand; what is pending is due in weeks.
+DELETE FROM procrastinate_jobs WHERE scheduled_at < now() + interval '1 day';

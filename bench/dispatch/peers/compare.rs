@@ -19,7 +19,7 @@ const SCREENED: i64 = 200_000;
 const SCREENING: Duration = Duration::from_secs(60);
 /// What one peer may take in all, once it is installed. What there is no time for is said.
 const BUDGET: Duration = Duration::from_secs(15 * 60);
-/// Rows that wait when the first figure of growth is taken.
+/// Rows that wait beside a screening, and when the first figure of growth is taken.
 const FEW: i64 = 100_000;
 /// Long enough for a thousand jobs and more.
 const LATENESS_SECONDS: i64 = 10;
@@ -31,9 +31,9 @@ pub async fn screen(world: &World, names: &[String], report: &mut Report) -> any
     report.title(&format!(
         "Screening: {} due at one instant beside {} pending, jobs that do nothing",
         grouped(float(SCREENED)),
-        grouped(float(*PENDING))
+        grouped(float(FEW))
     ));
-    world.add(*PENDING, Due::Pending, PAYLOAD).await?;
+    world.add(FEW, Due::Pending, PAYLOAD).await?;
     world.settle_down().await?;
     ours(world, report, 1).await?;
     let mut best = Vec::new();
@@ -52,7 +52,7 @@ pub async fn screen(world: &World, names: &[String], report: &mut Report) -> any
 /// Jobs a second in its better configuration.
 async fn screened(world: &World, name: &str, report: &mut Report) -> anyhow::Result<f64> {
     let rival = entered(world, name, report).await?;
-    pend(world, &rival, *PENDING).await?;
+    pend(world, &rival, FEW).await?;
     let mut fastest = 0.0;
     for config in [Config::Fast, Config::Default] {
         let turn = Turn { world, who: Contender::Peer(&rival, config), processes: 1, sink: None };

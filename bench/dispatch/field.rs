@@ -206,8 +206,9 @@ impl Turn<'_> {
     ) -> anyhow::Result<Measured> {
         let Self { world, who, sink, .. } = *self;
         let rows: i64 = batches.iter().map(|batch| batch.rows).sum();
-        let (wal, postgres, cpu) = (world.wal().await?, world.postgres_cpu(), workers.cpu()?);
         let begun = sleep_until(world, at).await?;
+        // From the instant on: what a worker spends on looking while nothing is due, `idle` says.
+        let (wal, postgres, cpu) = (world.wal().await?, world.postgres_cpu(), workers.cpu()?);
         // Not before the last is due: until then there may be moments without work.
         let last = batches
             .iter()

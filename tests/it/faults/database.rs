@@ -126,7 +126,8 @@ async fn a_claim_whose_answer_was_lost_does_not_wait_for_its_lease() {
     let uri = gauntlet.world.database.uri.replace(host, &proxy.address.to_string());
     // The lease stays at its two minutes, which no test waits for. Every other look is a beat, too. Not every one: a disk that takes
     // longer than two beats for a look would keep it from sending anything.
-    let replica = gauntlet.replica("first", &[("CHRONOS_BEAT_MS", "100"), ("CHRONOS_POSTGRES_URI", uri.as_str())]).await;
+    let replica =
+        gauntlet.replica("first", &[("CHRONOS_BEAT_MS", "100"), ("CHRONOS_POSTGRES_URI", uri.as_str())]).await;
     let lock = claims_wait(&gauntlet).await;
     let alarm = gauntlet.driver.once("a", NOW).await;
     gauntlet.blocked().await;

@@ -19,6 +19,8 @@ pub const PAYLOAD: i32 = 1024;
 const LOOK: Duration = Duration::from_millis(50);
 /// What is late by more than this is not waited for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// From the start of workers until they only wait.
+const AT_REST_AFTER: Duration = Duration::from_secs(20);
 /// How long it is quiet between the last row's INSERT and its instant, at least.
 const QUIET: TimeDelta = TimeDelta::seconds(3);
 
@@ -158,8 +160,9 @@ impl Turn<'_> {
     /// Nothing to do, for so long.
     pub async fn idle(&self, seconds: u32) -> anyhow::Result<Rest> {
         let workers = self.who.start(self.world, self.processes, self.sink).await?;
-        // What is done once at the start is not what it costs to wait.
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        // What is done once at the start is not what it costs to wait. Ours makes the history's partitions in its second round of
+        // upkeep, which is 15 s after the first.
+        tokio::time::sleep(AT_REST_AFTER).await;
         let (transactions, begun) = (self.world.transactions().await?, Instant::now());
         let before = (workers.cpu()?, self.world.postgres_cpu());
         tokio::time::sleep(Duration::from_secs(seconds.into())).await;

@@ -22,6 +22,7 @@ SCENARIOS = {scenario.name: scenario for scenario in (
     Scenario("screen", "A first look at every peer", RATE),
     Scenario("drain", "Drain", RATE),
     Scenario("http", "Drain over HTTP", RATE),
+    Scenario("slow", "Drain over HTTP to a router that takes 100 ms", RATE),
     Scenario("lateness-200", "Lateness at 200 a second", P99, lower=True),
     Scenario("lateness-1000", "Lateness at 1 000 a second", P99, lower=True),
     Scenario("burst", "10 000 at one instant", P99, lower=True),
@@ -49,7 +50,8 @@ EXPECTED = {
     4: ["burst: p99 / (10 000 / own drain rate over HTTP)"],
     5: ["idle: transactions a second", "idle: % of a core"],
     6: ["growth: a claim at 10 M pending / at 100 k", "growth: a claim after 1 M settled / before"],
-    7: ["drain: two dispatchers / one, without a router", "drain: two processes / one, over HTTP"],
+    7: ["drain: two dispatchers / one, without a router", "drain: two processes / one, over HTTP",
+        "drain: two processes / one, with a router that takes 100 ms"],
     8: ["creates over HTTP / bare INSERT", "p99 of a read under load / idle"],
     9: ["controller: Alarms Ready / applied", "controller: s between two statuses of an Alarm, until Ready", "controller: statuses that a restart writes",
         "controller: statuses an Alarm and 5 s, firing every second", "controller: s between two statuses of an Alarm, firing"],
@@ -181,7 +183,7 @@ class Page:
     def plot(self, scenario: Scenario, groups: Groups) -> str:
         """One panel a run: figures of two runs do not stand side by side."""
         panels = [(f"run {self.number(run)}, {instant(run)}" if len(groups) > 1 else "", rows) for run, rows in groups]
-        return self.strips(scenario, panels) if scenario.name in ("screen", "drain", "http", "noisy") else self.curves(scenario, panels)
+        return self.strips(scenario, panels) if scenario.name in ("screen", "drain", "http", "slow", "noisy") else self.curves(scenario, panels)
 
     def strips(self, scenario: Scenario, panels: Sequence[tuple[str, Sequence[Row]]]) -> str:
         make = self.spread if scenario.name == "noisy" else self.bar

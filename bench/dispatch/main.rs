@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<()> {
     anyhow::ensure!(provider.is_ok(), "nobody else chooses a TLS library");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match words.first().map(String::as_str) {
-        Some(sink::WORD) => sink::serve(),
+        Some(sink::WORD) => sink::serve(words.get(1)),
         // peers [NAME…]: every scenario for these, or a screening of all and then of the best three.
         Some("peers") => runtime.block_on(beside_peers(&words)),
         _ => runtime.block_on(alone(&words)),

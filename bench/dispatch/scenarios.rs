@@ -34,6 +34,8 @@ pub static PENDING: LazyLock<i64> =
 pub const DRAINED: i64 = 100_000;
 pub const DRAINED_OVER_HTTP: i64 = 50_000;
 pub const BURST: i64 = 10_000;
+/// How long a router takes that does something with a wake.
+const ROUTER_TAKES: Duration = Duration::from_millis(100);
 /// Due of one owner at once, beside quiet ones.
 pub const CROWD: i64 = 100_000;
 
@@ -169,6 +171,28 @@ pub async fn http(world: &World, report: &mut Report) -> anyhow::Result<()> {
     let ideally = float(BURST) / one * 1e3;
     report.at_most("4. burst: p99 / (10 000 / own drain rate over HTTP)", median(&p99) / ideally, 1.2);
     report.at_least("7. drain: two processes / one, over HTTP", two / one, 1.2);
+    drop(sink);
+    http_slowly(world, report).await
+}
+
+/// What a second process is for: routers take their time, and one process has only so many wakes in flight.
+async fn http_slowly(world: &World, report: &mut Report) -> anyhow::Result<()> {
+    let sink = Sink::that_takes(ROUTER_TAKES)?;
+    let mut rates = vec![Vec::new(); 3];
+    for number in 1..=ROUNDS {
+        for processes in [1, 2] {
+            let turn = ours(world, processes, Some(&sink));
+            let drained = turn.drain(DRAINED_OVER_HTTP, PAYLOAD, PATIENCE).await?;
+            drained.record(report, &round("slow", &turn.name(), number));
+            rates[processes].push(drained.per_second());
+        }
+    }
+    let takes = ROUTER_TAKES.as_millis();
+    let (one, two) = (median(&rates[1]), median(&rates[2]));
+    for (name, rates, rate) in [("chronosd", &rates[1], one), ("two chronosd", &rates[2], two)] {
+        report.line(&format!("{name}, router {takes} ms"), &format!("{:>8} /s   ({})", grouped(rate), all(rates)));
+    }
+    report.at_least(&format!("7. drain: two processes / one, with a router that takes {takes} ms"), two / one, 1.2);
     Ok(())
 }
 

@@ -19,27 +19,34 @@ use chrono::{DateTime, Utc};
 use chronos::clock::{Clock, SystemClock};
 use tokio::time::Instant;
 
-/// What makes this program a sink.
+/// What makes this program a sink; behind it, how many milliseconds it takes for each wake.
 pub const WORD: &str = "sink";
 
 /// Every wake since the last time somebody asked.
 type Seen = Arc<Mutex<Vec<Arrival>>>;
 
+#[derive(Clone)]
+struct Served {
+    seen: Seen,
+    takes: Duration,
+}
+
 /// Microseconds behind the nominal instant, that instant in microseconds, and the id.
 pub type Arrival = (i64, i64, String);
 
 /// Serves on one thread until killed, with whoever started it.
-pub fn serve() -> anyhow::Result<()> {
+pub fn serve(takes: Option<&String>) -> anyhow::Result<()> {
+    let takes = Duration::from_millis(takes.map_or(Ok(0), |text| text.parse())?);
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let seen = Seen::default();
         let app = Router::new()
-            .route("/wake", post(wake))
             .route("/count", get(|State(seen): State<Seen>| async move { Json(seen.lock().expect("kept").len()) }))
             .route(
                 "/take",
                 post(|State(seen): State<Seen>| async move { Json(std::mem::take(&mut *seen.lock().expect("kept"))) }),
             )
-            .with_state(seen);
+            .with_state(Seen::clone(&seen))
+            .merge(Router::new().route("/wake", post(wake)).with_state(Served { seen, takes }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("http://{}", listener.local_addr()?);
         std::io::stdout().flush()?;
@@ -47,13 +54,16 @@ pub fn serve() -> anyhow::Result<()> {
     })
 }
 
-async fn wake(State(seen): State<Seen>, headers: HeaderMap, _body: Bytes) -> StatusCode {
+async fn wake(State(Served { seen, takes }): State<Served>, headers: HeaderMap, _body: Bytes) -> StatusCode {
     let now = SystemClock.now();
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let due: Option<DateTime<Utc>> = text("ce-time").and_then(|text| text.parse().ok());
     let (Some(due), Some(id)) = (due, text("ce-id")) else { return StatusCode::BAD_REQUEST };
     let late = (now - due).num_microseconds().unwrap_or(i64::MAX);
     seen.lock().expect("kept").push((late, due.timestamp_micros(), id.to_owned()));
+    if !takes.is_zero() {
+        tokio::time::sleep(takes).await;
+    }
     StatusCode::NO_CONTENT
 }
 
@@ -66,10 +76,16 @@ pub struct Sink {
 
 impl Sink {
     pub fn start() -> anyhow::Result<Self> {
+        Self::that_takes(Duration::ZERO)
+    }
+
+    /// One that answers each wake only after so long.
+    pub fn that_takes(long: Duration) -> anyhow::Result<Self> {
         let mut child = Command::new("setpriv")
             .args(["--pdeathsig=KILL", "--"])
             .arg(std::env::current_exe()?)
             .arg(WORD)
+            .arg(long.as_millis().to_string())
             .stdout(Stdio::piped())
             .spawn()
             .context("starting the sink")?;

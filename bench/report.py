@@ -57,7 +57,7 @@ EXPECTED = {
         "controller: statuses an Alarm and 5 s, firing every second", "controller: s between two statuses of an Alarm, firing"],
 }
 HEADINGS = {"per_second": "a second", "statements_per_second": "transactions a second", "cpu_us": "worker CPU a job, µs", "postgres_us": "Postgres CPU a job, µs", "wal_bytes": "WAL a job, B",
-            "cpu_percent": "worker, % of a core", "postgres_percent": "Postgres, % of a core"}
+            "anew_ms": "claim from the beginning, ms", "cpu_percent": "worker, % of a core", "postgres_percent": "Postgres, % of a core"}
 Groups = Sequence[tuple[Run, Sequence[Row]]]
 
 

@@ -286,7 +286,7 @@ pub async fn growth(world: &World, report: &mut Report) -> anyhow::Result<()> {
     /// What the largest step takes on disk, its log included.
     const DISK: u64 = 20 << 30;
     report.title(
-        "Growth: one claim of 500 rows, 64 B payload, in milliseconds (median of 60, three times), and its settle",
+        "Growth: one claim of 500 rows behind the last, 64 B payload, in milliseconds (median of 60, three times); one from the beginning; a settle",
     );
     let (mut there, mut costs) = (0, Vec::new());
     for size in SIZES {
@@ -299,8 +299,8 @@ pub async fn growth(world: &World, report: &mut Report) -> anyhow::Result<()> {
         world.settle_down().await?;
         let before = claim_costs(world).await?;
         report.line(&format!("{} pending", grouped(float(size))), &before.told());
-        for (number, (claim, settle)) in (1..).zip(before.each()) {
-            let figures = [("rows", float(size)), ("claim_ms", claim), ("settle_ms", settle)];
+        for (number, costs) in (1..).zip(before.each()) {
+            let figures = [&[("rows", float(size))][..], &costs].concat();
             report.record(&round("pending", "dispatcher", number), &figures, None);
         }
         costs.push(median(&before.claims));
@@ -313,9 +313,9 @@ pub async fn growth(world: &World, report: &mut Report) -> anyhow::Result<()> {
             }
             let after = claim_costs(world).await?;
             for (config, costs) in [("before", &before), ("after", &after)] {
-                for (number, (claim, _)) in (1..).zip(costs.each()) {
+                for (number, costs) in (1..).zip(costs.each()) {
                     let round = Round { scenario: "settled", who: "dispatcher", config, number };
-                    report.record(&round, &[("claim_ms", claim)], None);
+                    report.record(&round, &costs, None);
                 }
             }
             report.line("  after a million were settled", &after.told());
@@ -331,45 +331,54 @@ pub async fn growth(world: &World, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a claim and its settle cost, in milliseconds, as often as figures are taken.
+/// What claims and settles cost, in milliseconds, as often as figures are taken.
 #[derive(Default)]
 struct Costs {
+    /// One behind the other, as a dispatcher claims.
     claims: Vec<f64>,
+    /// From the beginning, past all that was settled and is not vacuumed yet: once a second.
+    anew: Vec<f64>,
     settles: Vec<f64>,
 }
 
 impl Costs {
-    fn each(&self) -> impl Iterator<Item = (f64, f64)> {
-        self.claims.iter().copied().zip(self.settles.iter().copied())
+    fn each(&self) -> impl Iterator<Item = [(&'static str, f64); 3]> {
+        let costs = self.claims.iter().zip(&self.anew).zip(&self.settles);
+        costs.map(|((claim, anew), settle)| [("claim_ms", *claim), ("anew_ms", *anew), ("settle_ms", *settle)])
     }
 
     fn told(&self) -> String {
         let each = self.claims.iter().map(|claim| format!("{claim:.2}")).collect::<Vec<_>>().join(", ");
-        format!("claim {:.2} ({each})   settle {:.2}", median(&self.claims), median(&self.settles))
+        let [claim, anew, settle] = [&self.claims, &self.anew, &self.settles].map(|costs| median(costs));
+        format!("claim {claim:.2} ({each})   from the beginning {anew:.2}   settle {settle:.2}")
     }
 }
 
 async fn claim_costs(world: &World) -> anyhow::Result<Costs> {
     let mut costs = Costs::default();
     for _ in 0..ROUNDS {
-        let (claim, settle) = claim_cost(world).await?;
+        let (claim, anew, settle) = claim_cost(world).await?;
         costs.claims.push(claim);
+        costs.anew.push(anew);
         costs.settles.push(settle);
     }
     Ok(costs)
 }
 
-/// A claim of 500 rows and its settle, in milliseconds.
-async fn claim_cost(world: &World) -> anyhow::Result<(f64, f64)> {
-    const ROUNDS: usize = 60;
+async fn claim_cost(world: &World) -> anyhow::Result<(f64, f64, f64)> {
+    const ROUNDS: usize = 72;
+    /// Every so many of them begin at the beginning.
+    const ANEW: usize = 6;
     const ROWS: usize = 500;
     let store: Store = world.store(1).await?;
     let worker = WorkerId::from_uuid(Uuid::new_v4());
     let at = world.now().await?;
     world.add(i64::try_from(ROUNDS * ROWS)?, Due::At(at), 64).await?;
     let beat = Beat { version: "bench", host: "bench".to_owned() };
-    let (mut claims, mut settles) = (Vec::new(), Vec::new());
+    let (mut claims, mut anew, mut settles) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = None;
     for round in 0..ROUNDS {
+        let after = last.filter(|_| round % ANEW != 0);
         let look = Look {
             worker,
             beat: (round == 0).then_some(&beat),
@@ -377,13 +386,15 @@ async fn claim_cost(world: &World) -> anyhow::Result<(f64, f64)> {
             room: Room { rows: ROWS, bytes: 64 << 20, of_owner: 32, owners: Vec::new() },
             suspects: true,
             sessions: true,
-            after: None,
+            after,
             backlog: None,
         };
         let begun = Instant::now();
         let found = store.look(&look).await?;
-        claims.push(begun.elapsed().as_secs_f64() * 1e3);
+        let costs = if after.is_some() { &mut claims } else { &mut anew };
+        costs.push(begun.elapsed().as_secs_f64() * 1e3);
         anyhow::ensure!(found.claims.len() == ROWS, "claimed {} of {ROWS}", found.claims.len());
+        last = found.claims.iter().map(Claim::place).max();
         let settlements: Vec<Settlement> = found.claims.iter().map(accepted).collect();
         let pairs: Vec<_> = found.claims.iter().zip(&settlements).collect();
         let begun = Instant::now();
@@ -391,7 +402,7 @@ async fn claim_cost(world: &World) -> anyhow::Result<(f64, f64)> {
         settles.push(begun.elapsed().as_secs_f64() * 1e3);
     }
     store.sign_off(worker).await?;
-    Ok((median(&claims), median(&settles)))
+    Ok((median(&claims), median(&anew), median(&settles)))
 }
 
 fn accepted(claim: &Claim) -> Settlement {

@@ -8,7 +8,7 @@ use tracing::{debug, error, warn};
 use super::{
     Dispatcher, Error, GATHER,
     deliver::Held,
-    desk::{Crowded, Desk, Flight, Looked},
+    desk::{Crowded, Desk, Flight, Looked, Start},
     settle::Finished,
 };
 use crate::{
@@ -55,7 +55,7 @@ impl Dispatcher {
         let asked_at = Instant::now();
         let beat_is_due = self.pulse.next_beat_at() <= asked_at;
         let backlog = desk.backlogs.look(asked_at);
-        let after = desk.progress.after(asked_at, self.limits.tick).filter(|_| backlog.is_none());
+        let start = if backlog.is_none() { desk.progress.start(asked_at, self.limits.tick) } else { Start::default() };
         let mut room = desk.room(&self.limits);
         // After a failure the beat goes first, by itself: whatever keeps the claim from succeeding must not make us look dead.
         let only_beat = beat_is_due && self.pulse.has_failed();
@@ -79,7 +79,7 @@ impl Dispatcher {
             room,
             suspects: with_suspects,
             sessions: self.limits.sessions,
-            after,
+            after: start.behind,
             backlog,
         };
         let found = self.store.look(&look).await;
@@ -100,14 +100,20 @@ impl Dispatcher {
         // As many as there was room for, or some that are taken one by one: there may be more.
         let mut more = claimed > 0 && (claimed == rows || found.suspects);
         if rows > 0 {
-            // Nothing was left lying: all that the look found, it took.
-            let took_all = claimed == rows && !past_backlogs && !found.suspects && found.unreadable.is_empty();
-            match found.claims.iter().map(Claim::place).max().filter(|_| took_all) {
-                Some(place) => desk.progress.come_to(place, asked_at, after.is_none()),
+            let is_plain = !past_backlogs && !found.suspects && !found.held && found.unreadable.is_empty();
+            // As many as there was room for, and nothing was left lying before them.
+            let last = found.claims.iter().map(Claim::place).max().filter(|_| is_plain && claimed == rows);
+            // From there on only what is due later is of interest; but at the end of a backlog all of it is looked at once more, for what
+            // was not there or not free when the looks passed it.
+            let ended = start.midway && claimed < rows;
+            match last {
+                Some(place) => desk.progress.come_to(place, asked_at, start),
+                None if is_plain && found.whole && with_suspects && !ended => {
+                    desk.progress.come_to_the_end(found.looked_at, asked_at, start);
+                }
                 None => desk.progress.begin_anew(),
             }
-            // The end was reached. What lies before it, and was not there or not free a moment ago, is found from the beginning.
-            more |= after.is_some() && claimed < rows;
+            more |= ended;
         }
         if found.suspects && claimed == 0 {
             // Somebody is holding on to one that would be taken alone, with others behind it.

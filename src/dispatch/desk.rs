@@ -32,6 +32,8 @@ const SURVEY_COSTS: u32 = 20;
 const SELDOM: Duration = Duration::from_secs(10);
 /// From the beginning at least this often: a tick may be long where hints can be relied on.
 const ANEW: Duration = Duration::from_secs(1);
+/// What wants attention within this time may have been due, by Postgres' clock, before it was written: a look that was faster has passed it.
+const SOON: Duration = Duration::from_millis(50);
 /// Claims in hand for every delivery in flight: while results are being written, the next deliveries are under way.
 const CLAIMS_PER_SLOT: usize = 3;
 
@@ -178,7 +180,7 @@ impl Desk {
         for token in &written.tokens {
             self.remove(*token);
         }
-        if written.wanted_at.is_some_and(|at| at <= Instant::now()) {
+        if written.wanted_at.is_some_and(|at| at <= Instant::now() + SOON) {
             self.progress.begin_anew();
         }
     }
@@ -238,28 +240,46 @@ impl Desk {
     }
 }
 
-/// How far along those that are due the last looks have come. What lies before is in flight, and with every look it would be read through
-/// again. A claim that was freed meanwhile, an alarm that came with an instant long past: they are found from the beginning, which is looked
-/// at every tick, however busy we are, and when the end is reached.
+/// How far along those that are due the last looks have come. What lies before is in flight, or settled and not vacuumed yet, and with every look
+/// it would be read through again. A claim that was freed meanwhile, an alarm that came with an instant long past: they are found from the
+/// beginning, which is looked at every tick, however busy we are, and when a backlog comes to its end.
 #[derive(Default)]
 pub struct Progress {
     come_to: Option<Place>,
+    /// Everything due has been seen; what comes next is due later.
+    at_the_end: bool,
     begun_at: Option<Instant>,
 }
 
+/// Where a look begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// `None`: at the beginning.
+    pub behind: Option<Place>,
+    /// In the midst of a backlog: the look before took all it had room for.
+    pub midway: bool,
+}
+
 impl Progress {
-    /// Behind whom to look; `None`: from the beginning.
-    pub fn after(&self, now: Instant, tick: Duration) -> Option<Place> {
+    pub fn start(&self, now: Instant, tick: Duration) -> Start {
         let is_fresh = self.begun_at.is_some_and(|begun_at| now < begun_at + tick.min(ANEW));
-        self.come_to.filter(|_| is_fresh)
+        let behind = self.come_to.filter(|_| is_fresh);
+        Start { behind, midway: behind.is_some() && !self.at_the_end }
     }
 
-    /// A look at that time took everything up to there, from the beginning or from where the one before had come to.
-    pub fn come_to(&mut self, place: Place, looked_at: Instant, from_the_beginning: bool) {
+    /// A look at that time took everything up to there, but what somebody held on to.
+    pub fn come_to(&mut self, place: Place, looked_at: Instant, start: Start) {
         self.come_to = Some(place);
-        if from_the_beginning {
+        self.at_the_end = false;
+        if start.behind.is_none() {
             self.begun_at = Some(looked_at);
         }
+    }
+
+    /// A look saw everything that was due by then.
+    pub fn come_to_the_end(&mut self, due_by: DateTime<Utc>, looked_at: Instant, start: Start) {
+        self.come_to(Place::last_at(due_by), looked_at, start);
+        self.at_the_end = true;
     }
 
     pub fn begin_anew(&mut self) {
@@ -375,19 +395,46 @@ mod tests {
         Place { due_at: DateTime::UNIX_EPOCH, id: AlarmId::from_uuid(Uuid::from_u128(number)) }
     }
 
+    const BEGINNING: Start = Start { behind: None, midway: false };
+
     #[test]
     fn looks_go_on_behind_the_last_that_was_taken_and_from_the_beginning_once_a_tick() {
         let begun = Instant::now();
         let mut progress = Progress::default();
-        assert_eq!(progress.after(begun, TICK), None);
-        progress.come_to(place(1), begun, true);
-        progress.come_to(place(2), begun + TICK / 2, false);
-        assert_eq!(progress.after(begun + TICK / 2, TICK), Some(place(2)));
-        assert_eq!(progress.after(begun + TICK, TICK), None, "however far the looks since have come");
+        assert_eq!(progress.start(begun, TICK), BEGINNING);
+        progress.come_to(place(1), begun, BEGINNING);
+        let midway = progress.start(begun + TICK / 2, TICK);
+        assert_eq!(midway, Start { behind: Some(place(1)), midway: true });
+        progress.come_to(place(2), begun + TICK / 2, midway);
+        assert_eq!(progress.start(begun + TICK / 2, TICK), Start { behind: Some(place(2)), midway: true });
+        assert_eq!(progress.start(begun + TICK, TICK), BEGINNING, "however far the looks since have come");
 
-        progress.come_to(place(3), begun + TICK, true);
-        assert_eq!(progress.after(begun + TICK, TICK), Some(place(3)));
+        progress.come_to(place(3), begun + TICK, BEGINNING);
+        assert_eq!(progress.start(begun + TICK, TICK).behind, Some(place(3)));
         progress.begin_anew();
-        assert_eq!(progress.after(begun + TICK, TICK), None);
+        assert_eq!(progress.start(begun + TICK, TICK), BEGINNING);
+    }
+
+    #[test]
+    fn at_the_end_looks_go_on_behind_what_was_due_by_then_and_from_the_beginning_every_second_however_long_the_tick() {
+        let (begun, long) = (Instant::now(), 30 * TICK);
+        let seen = |seconds| DateTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let mut progress = Progress::default();
+        progress.come_to_the_end(seen(7), begun, BEGINNING);
+        let start = progress.start(begun + ANEW / 2, long);
+        assert_eq!(start, Start { behind: Some(Place::last_at(seen(7))), midway: false });
+        progress.come_to_the_end(seen(8), begun + ANEW / 2, start);
+        assert_eq!(progress.start(begun + ANEW, long), BEGINNING);
+    }
+
+    #[test]
+    fn what_was_settled_to_be_due_at_about_now_is_looked_for_from_the_beginning_and_what_is_due_later_is_not() {
+        let mut desk = Desk::default();
+        let (now, soon, later) = (Instant::now(), SOON / 2, 10 * SOON);
+        for (wait, start) in [(soon, None), (later, Some(place(1)))] {
+            desk.progress.come_to(place(1), now, BEGINNING);
+            desk.settled(&Written { tokens: Vec::new(), wanted_at: Some(now + wait) });
+            assert_eq!(desk.progress.start(now, TICK).behind, start, "due in {wait:?}");
+        }
     }
 }

@@ -265,7 +265,13 @@ impl Dispatcher {
                             until = sooner(until, looked_at);
                         }
                     }
-                    at = hints.next(), if claiming => until = sooner(until, at),
+                    at = hints.next(), if claiming => {
+                        if at <= Instant::now() {
+                            // Due when it was written: the last look may have passed its instant before it was there.
+                            desk.progress.begin_anew();
+                        }
+                        until = sooner(until, at);
+                    }
                     () = gate.changed() => if gate.may_claim() != claiming {
                         break;
                     },

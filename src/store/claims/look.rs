@@ -3,7 +3,7 @@
 //! Which rows a claim takes: the oldest due, as many as there is room for in rows and bytes, no more of one owner than that
 //! owner has room for. There are two ways to find them.
 //!
-//! - *The oldest*, along `alarms_due_idx`; while a backlog is worked off, behind the last that was taken. The way of all days. Where an owner turns out to have more due than room, it is
+//! - *The oldest*, along `alarms_due_idx`, behind what the looks before have seen. The way of all days. Where an owner turns out to have more due than room, it is
 //!   reported as crowded, and has a backlog. So is the owner of due rows whose agent is suspended: it has no room at all.
 //! - *Past backlogs*. A backlog's rows are the oldest of all, and along `alarms_due_idx` there is no way around them. So rows are
 //!   found by owner: the owners of rows that became due since the last look (the rest was seen then), those whose backlog has
@@ -69,6 +69,13 @@ pub struct Place {
     pub id: AlarmId,
 }
 
+impl Place {
+    /// Behind all that were due by then.
+    pub fn last_at(instant: DateTime<Utc>) -> Self {
+        Self { due_at: instant, id: AlarmId::from_uuid(Uuid::max()) }
+    }
+}
+
 /// Who has a backlog, and what else to look at.
 #[derive(Clone, Debug)]
 pub struct Backlog<'a> {
@@ -112,7 +119,7 @@ pub struct Found {
     pub suspended: Vec<String>,
     /// Some that are taken alone were due: others, or they, are still waiting.
     pub suspects: bool,
-    /// Past backlogs: nothing else was left that this look could have found.
+    /// Nothing else was left that this look could have found.
     pub whole: bool,
     /// The earliest alarm still ahead.
     pub next_at: Option<DateTime<Utc>>,

@@ -1,5 +1,5 @@
--- The oldest due rows, whosever they are; behind $15, $16, if given: what lies before was claimed a moment ago, and reading through it with
--- every claim of a backlog would cost as much as the claim.
+-- The oldest due rows, whosever they are; behind $15, $16, if given: what lies before was seen a moment ago. It is in flight, or settled and
+-- not vacuumed yet, and reading through it with every claim would cost as much as the claim.
 due AS MATERIALIZED (
     SELECT id, owner_did, next_fire_at, claims, pg_column_size(payload) + octet_length(wake_message) AS bytes
     FROM alarms
@@ -30,5 +30,8 @@ due AS MATERIALIZED (
       AND CASE WHEN eldest_claims >= $11 THEN place = 1 ELSE claims < $11 END
 ),
 crowd AS (SELECT DISTINCT owner_did, suspended FROM ranked WHERE of_owner > room),
--- Nobody has a backlog: nothing to survey.
-surveyed AS (SELECT true AS whole),
+-- Whether all that was free has been seen, and taken: but for what somebody held on to, nothing is left that is due.
+surveyed AS (
+    SELECT count(*) < $5 AND NOT coalesce(bool_or(of_owner > room OR bytes_before >= $7 OR claims >= $11), false) AS whole
+    FROM ranked
+),

@@ -93,6 +93,25 @@ async fn what_somebody_held_on_to_goes_out_when_it_is_let_go_though_a_backlog_is
     assert!(place < DUE - 10, "after all the others, or nearly: {place}");
 }
 
+/// While one after another becomes due, looks begin behind what was due by the last one.
+#[tokio::test]
+async fn what_turns_up_with_an_instant_long_past_goes_out_though_others_become_due_all_the_time() {
+    const DUE: usize = 400;
+    let world = World::new().await;
+    let mut db = world.database.connect().await;
+    // One every 20 ms: eight seconds.
+    let insert = "INSERT INTO alarms (owner_did, user_id, label, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
+                  SELECT format('did:matrix:user%s:0000000000000000', n), 'user', 'stream', 'c', 'once', at, 'm', at, at
+                  FROM generate_series(1, $1) AS n, LATERAL (SELECT now() + interval '1 s' + n * interval '20 ms' AS at) AS due";
+    sqlx::query(insert).bind(i32::try_from(DUE).unwrap()).execute(&mut db).await.unwrap();
+    let _dispatcher = world.chronosd_with("dispatch", &[("CHRONOS_TICK_MS", "30000")]).await;
+    world.sink.wakes(10).await;
+    backlog(&mut db, 1).await;
+    let wakes = world.sink.wakes(DUE + 1).await;
+    let place = wakes.iter().position(|wake| wake.body["label"] == "crowd").expect("it went out");
+    assert!(place < DUE - 10, "after all the others, or nearly: {place}");
+}
+
 /// Results of many more than one batch has, with one among them that cannot be written for a while.
 #[tokio::test]
 async fn results_of_several_batches_are_written_once_each_and_none_waits_for_one_that_somebody_holds_on_to() {

@@ -347,6 +347,35 @@ async fn a_claim_behind_a_place_takes_what_is_due_later_and_at_that_instant_what
     assert_eq!(ids, [3, 4, 5, 6]);
 }
 
+#[tokio::test]
+async fn a_look_says_whether_all_that_was_due_by_then_is_taken() {
+    let database = Database::fresh().await;
+    let store = database.store().await;
+    let add = "INSERT INTO alarms (owner_did, user_id, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
+               SELECT 'did:matrix:ann:d75a980182b10ab7', 'ann', 'c', 'once', at, 'm', at, at
+               FROM generate_series(1, 4), LATERAL (SELECT now() - interval '1 h' AS at) AS t";
+    let mut db = database.connect().await;
+    let cases = [
+        ("there was room for more", room(), 4, true),
+        ("there was room for these, and nobody has looked behind them", Room { rows: 4, ..room() }, 4, false),
+        ("of bytes for one", Room { bytes: 1, ..room() }, 1, false),
+        ("of the owner for three", Room { of_owner: 3, ..room() }, 3, false),
+    ];
+    for (what, room, claimed, whole) in cases {
+        execute(&mut db, "TRUNCATE alarms CASCADE").await;
+        execute(&mut db, add).await;
+        let found = claim_with(&store, room).await;
+        assert_eq!((found.claims.len(), found.whole), (claimed, whole), "{what}");
+    }
+    execute(
+        &mut db,
+        "UPDATE alarms SET claimed_until = NULL, claimed_at = NULL, claimed_by = NULL, claim_token = NULL, claims = 10, first_claimed_at = now()",
+    )
+    .await;
+    let found = claim_with(&store, room()).await;
+    assert_eq!((found.claims.len(), found.whole), (1, false), "suspects are taken one by one");
+}
+
 /// On which page of the table each row lies.
 async fn pages(database: &Database) -> Vec<(Uuid, i64)> {
     sqlx::query_as("SELECT id, ((ctid::text::point)[0])::bigint FROM alarms ORDER BY id")

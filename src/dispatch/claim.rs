@@ -55,7 +55,11 @@ impl Dispatcher {
         let asked_at = Instant::now();
         let beat_is_due = self.pulse.next_beat_at() <= asked_at;
         let backlog = desk.backlogs.look(asked_at);
-        let start = if backlog.is_none() { desk.progress.start(asked_at, self.limits.tick) } else { Start::default() };
+        // A beat looks at everything, or it would have another look follow it.
+        let anywhere = backlog.is_none() && !beat_is_due;
+        let start = if anywhere { desk.progress.start(asked_at, self.limits.tick) } else { Start::default() };
+        // This look does not see everything: one that does is not far.
+        let anew_at = desk.progress.anew_at(self.limits.tick).filter(|_| start.behind.is_some());
         let mut room = desk.room(&self.limits);
         // After a failure the beat goes first, by itself: whatever keeps the claim from succeeding must not make us look dead.
         let only_beat = beat_is_due && self.pulse.has_failed();
@@ -152,6 +156,8 @@ impl Dispatcher {
         }
         if released || only_beat || desk.backlogs.wants_survey() {
             again_at = asked_at;
+        } else if let Some(anew_at) = anew_at {
+            again_at = again_at.min(anew_at);
         }
         Ok(Looks { claimed, more, again_at: again_at.max(asked_at + GATHER) })
     }

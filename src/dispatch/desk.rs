@@ -262,7 +262,7 @@ pub struct Start {
 
 impl Progress {
     pub fn start(&self, now: Instant, tick: Duration) -> Start {
-        let is_fresh = self.begun_at.is_some_and(|begun_at| now < begun_at + tick.min(ANEW));
+        let is_fresh = self.anew_at(tick).is_some_and(|anew_at| now < anew_at);
         let behind = self.come_to.filter(|_| is_fresh);
         Start { behind, midway: behind.is_some() && !self.at_the_end }
     }
@@ -280,6 +280,12 @@ impl Progress {
     pub fn come_to_the_end(&mut self, due_by: DateTime<Utc>, looked_at: Instant, start: Start) {
         self.come_to(Place::last_at(due_by), looked_at, start);
         self.at_the_end = true;
+    }
+
+    /// When a look is to begin at the beginning: looks behind a place see less than everything, and one that sees everything follows them
+    /// soon, whether or not anything else becomes due.
+    pub fn anew_at(&self, tick: Duration) -> Option<Instant> {
+        self.begun_at.map(|begun_at| begun_at + tick.min(ANEW))
     }
 
     pub fn begin_anew(&mut self) {

@@ -233,6 +233,10 @@ impl Dispatcher {
             desk.land_ready();
             let looked_at = Instant::now();
             let claiming = gate.may_claim();
+            // While looks follow each other nobody waits for hints.
+            if claiming && hints.take_due(looked_at) {
+                desk.progress.begin_anew();
+            }
             tell_claiming.send_if_modified(|told| std::mem::replace(told, claiming) != claiming);
             let look = self.look(desk, claiming).await;
             metrics::in_flight(desk.in_flight());

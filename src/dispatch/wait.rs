@@ -40,6 +40,12 @@ impl Hints {
         Self { earliest, _listener: listener }
     }
 
+    /// Takes a hint at what is due by now, if there is one.
+    pub fn take_due(&self, now: Instant) -> bool {
+        let mut at = self.earliest.at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.take_if(|at| *at <= now).is_some()
+    }
+
     /// Waits for a hint, and takes it: when an alarm is due.
     pub async fn next(&self) -> Instant {
         loop {
@@ -74,5 +80,20 @@ async fn hear(store: &Store, earliest: &Earliest) {
             },
         }
         tokio::time::sleep(RECONNECT).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_hint_at_what_is_due_is_taken_at_once_and_one_at_what_is_ahead_is_waited_for() {
+        const AHEAD: Duration = Duration::from_secs(1);
+        let (hints, now) = (Hints::listen(None), Instant::now());
+        *hints.earliest.at.lock().unwrap() = Some(now + AHEAD);
+        assert!(!hints.take_due(now));
+        assert!(hints.take_due(now + AHEAD));
+        assert!(!hints.take_due(now + AHEAD), "once");
     }
 }

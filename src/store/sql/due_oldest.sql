@@ -32,6 +32,6 @@ due AS MATERIALIZED (
 crowd AS (SELECT DISTINCT owner_did, suspended FROM ranked WHERE of_owner > room),
 -- Whether all that was free has been seen, and taken: but for what somebody held on to, nothing is left that is due.
 surveyed AS (
-    SELECT count(*) < $5 AND NOT coalesce(bool_or(of_owner > room OR bytes_before >= $7 OR claims >= $11), false) AS whole
+    SELECT (SELECT claim FROM may) AND count(*) < $5 AND NOT coalesce(bool_or(of_owner > room OR bytes_before >= $7 OR claims >= $11), false) AS whole
     FROM ranked
 ),

@@ -112,6 +112,30 @@ async fn what_turns_up_with_an_instant_long_past_goes_out_though_others_become_d
     assert!(place < DUE - 10, "after all the others, or nearly: {place}");
 }
 
+/// The look for the second of two begins behind what that for the first has seen, and the one that sees everything is to follow by itself.
+#[tokio::test]
+async fn what_somebody_held_on_to_goes_out_soon_after_the_others_though_nothing_else_becomes_due() {
+    let world = World::new().await;
+    let (mut holder, mut db) = (world.database.connect().await, world.database.connect().await);
+    backlog(&mut db, 1).await;
+    execute(&mut holder, "BEGIN; SET LOCAL synchronous_commit = off; SELECT FROM alarms FOR UPDATE").await;
+    let seldom = [("CHRONOS_TICK_MS", "30000"), ("CHRONOS_BEAT_MS", "86400000")];
+    let _dispatcher = world.chronosd_with("dispatch", &seldom).await;
+    let insert = "INSERT INTO alarms (owner_did, user_id, label, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
+                  SELECT format('did:matrix:user%s:0000000000000000', n), 'user', 'other', 'c', 'once', at, 'm', at, at
+                  FROM unnest(ARRAY[1200, 1800]) AS n, LATERAL (SELECT now() + n * interval '1 ms' AS at) AS due";
+    execute(&mut db, insert).await;
+    execute(&mut db, "SELECT pg_notify('chronos_alarm_due', '1200000')").await;
+    // Between the two, as Postgres sees it.
+    let let_go = "SELECT pg_sleep_until(max(next_fire_at) - interval '300 ms') FROM alarms; COMMIT";
+    execute(&mut holder, let_go).await;
+    let wakes = world.sink.wakes(3).await;
+    let labels: Vec<_> = wakes.iter().map(|wake| wake.body["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["other", "other", "crowd"]);
+    let later = wakes[2].arrived_at - wakes[1].arrived_at;
+    assert!(later < PUNCTUAL, "{later} later");
+}
+
 /// Results of many more than one batch has, with one among them that cannot be written for a while.
 #[tokio::test]
 async fn results_of_several_batches_are_written_once_each_and_none_waits_for_one_that_somebody_holds_on_to() {

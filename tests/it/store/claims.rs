@@ -374,6 +374,11 @@ async fn a_look_says_whether_all_that_was_due_by_then_is_taken() {
     .await;
     let found = claim_with(&store, room()).await;
     assert_eq!((found.claims.len(), found.whole), (1, false), "suspects are taken one by one");
+    // Nobody sees it, and it must not claim before it has beaten again.
+    execute(&mut db, "TRUNCATE alarms CASCADE; DELETE FROM dispatchers").await;
+    let beat = a_beat();
+    let found = store.look(&Look { beat: None, ..look(&beat) }).await.unwrap();
+    assert_eq!((found.held, found.whole), (false, false), "nothing was looked at");
 }
 
 /// On which page of the table each row lies.

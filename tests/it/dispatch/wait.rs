@@ -123,16 +123,16 @@ async fn what_somebody_held_on_to_goes_out_soon_after_the_others_though_nothing_
     let _dispatcher = world.chronosd_with("dispatch", &seldom).await;
     let insert = "INSERT INTO alarms (owner_did, user_id, label, correlation_id, kind, fire_at, wake_message, scheduled_for, next_fire_at)
                   SELECT format('did:matrix:user%s:0000000000000000', n), 'user', 'other', 'c', 'once', at, 'm', at, at
-                  FROM unnest(ARRAY[1200, 1800]) AS n, LATERAL (SELECT now() + n * interval '1 ms' AS at) AS due";
+                  FROM unnest(ARRAY[1200, 2000]) AS n, LATERAL (SELECT now() + n * interval '1 ms' AS at) AS due";
     execute(&mut db, insert).await;
     execute(&mut db, "SELECT pg_notify('chronos_alarm_due', '1200000')").await;
     // Between the two, as Postgres sees it.
-    let let_go = "SELECT pg_sleep_until(max(next_fire_at) - interval '300 ms') FROM alarms; COMMIT";
+    let let_go = "SELECT pg_sleep_until(max(next_fire_at) - interval '700 ms') FROM alarms; COMMIT";
     execute(&mut holder, let_go).await;
     let wakes = world.sink.wakes(3).await;
-    let labels: Vec<_> = wakes.iter().map(|wake| wake.body["label"].as_str().unwrap()).collect();
-    assert_eq!(labels, ["other", "other", "crowd"]);
-    let later = wakes[2].arrived_at - wakes[1].arrived_at;
+    // On a busy machine it may have been let go before anybody looked for the first of them.
+    let (held, others): (Vec<_>, Vec<_>) = wakes.iter().partition(|wake| wake.body["label"] == "crowd");
+    let later = held[0].arrived_at - others.iter().map(|wake| wake.arrived_at).max().unwrap();
     assert!(later < PUNCTUAL, "{later} later");
 }
 

@@ -1,6 +1,7 @@
 //! A process of ours or of a peer, and what the kernel knows of it.
 
 use std::{
+    ops::RangeInclusive,
     process::{Child, Command},
     time::{Duration, Instant},
 };
@@ -84,8 +85,17 @@ pub fn is_postgres(pid: u32) -> bool {
 
 /// Processor time of a process, in seconds.
 pub fn cpu(pid: u32) -> anyhow::Result<f64> {
+    ticks(pid, 11..=12)
+}
+
+/// The same, with that of its children that have ended: a backend that goes takes nothing with it.
+pub fn cpu_with_ended(pid: u32) -> anyhow::Result<f64> {
+    ticks(pid, 11..=14)
+}
+
+fn ticks(pid: u32, of: RangeInclusive<usize>) -> anyhow::Result<f64> {
     let fields = stat(pid)?;
-    let ticks = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+    let ticks: f64 = fields[of].iter().map(|field| field.parse::<f64>()).sum::<Result<_, _>>()?;
     Ok(ticks / 100.0) // USER_HZ, on every Linux
 }
 

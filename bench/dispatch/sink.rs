@@ -25,12 +25,6 @@ pub const WORD: &str = "sink";
 /// Every wake since the last time somebody asked.
 type Seen = Arc<Mutex<Vec<Arrival>>>;
 
-#[derive(Clone)]
-struct Served {
-    seen: Seen,
-    takes: Duration,
-}
-
 /// Microseconds behind the nominal instant, that instant in microseconds, and the id.
 pub type Arrival = (i64, i64, String);
 
@@ -38,15 +32,14 @@ pub type Arrival = (i64, i64, String);
 pub fn serve(takes: Option<&String>) -> anyhow::Result<()> {
     let takes = Duration::from_millis(takes.map_or(Ok(0), |text| text.parse())?);
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let seen = Seen::default();
         let app = Router::new()
             .route("/count", get(|State(seen): State<Seen>| async move { Json(seen.lock().expect("kept").len()) }))
             .route(
                 "/take",
                 post(|State(seen): State<Seen>| async move { Json(std::mem::take(&mut *seen.lock().expect("kept"))) }),
             )
-            .with_state(Seen::clone(&seen))
-            .merge(Router::new().route("/wake", post(wake)).with_state(Served { seen, takes }));
+            .route("/wake", post(move |State(seen): State<Seen>, headers, body| wake(seen, takes, headers, body)))
+            .with_state(Seen::default());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("http://{}", listener.local_addr()?);
         std::io::stdout().flush()?;
@@ -54,7 +47,7 @@ pub fn serve(takes: Option<&String>) -> anyhow::Result<()> {
     })
 }
 
-async fn wake(State(Served { seen, takes }): State<Served>, headers: HeaderMap, _body: Bytes) -> StatusCode {
+async fn wake(seen: Seen, takes: Duration, headers: HeaderMap, _body: Bytes) -> StatusCode {
     let now = SystemClock.now();
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let due: Option<DateTime<Utc>> = text("ce-time").and_then(|text| text.parse().ok());

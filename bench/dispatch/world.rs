@@ -212,7 +212,7 @@ impl World {
             .await?)
     }
 
-    /// Processor time of Postgres and all its children, in seconds.
+    /// Processor time of Postgres and all its children, those that have ended included, in seconds.
     pub fn postgres_cpu(&self) -> f64 {
         let mut all = 0.0;
         let mut open = vec![self.postgres.id()];
@@ -221,7 +221,7 @@ impl World {
             open.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
             // The script around Postgres looks every now and then whether it is still wanted: that is not Postgres.
             if pid != self.postgres.id() && process::is_postgres(pid) {
-                all += process::cpu(pid).unwrap_or(0.0);
+                all += process::cpu_with_ended(pid).unwrap_or(0.0);
             }
         }
         all

@@ -80,6 +80,12 @@ pub const API: &str = "api";
 const ON_DISPATCH_CONNECT: &str = "SET lock_timeout = '500ms'";
 /// The role whose connections those are.
 pub const DISPATCH: &str = "dispatch";
+/// The connection over which a dispatcher looks, all day long. Planning a look takes longer than running it when little is due, so it is planned
+/// once, for any values, and again when the table has been analysed. A plan that is kept must do for a table that was empty when it was made,
+/// and for one where a million are due: rows are found along an index, in its order, or one by one by their ids, and the planner is kept
+/// from everything else (ADR 14).
+pub const ON_LOOK_CONNECT: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; \
+     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off";
 /// A connection that nobody used for this long may have been forgotten on the way; and for so long after trouble none is trusted.
 const LONG_IDLE: Duration = Duration::from_secs(60);
 /// The same for those who would have to tell somebody that it broke: dispatchers just try again.
@@ -191,6 +197,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
+    /// The connection over which a dispatcher looks; all others are alike.
+    looks: Option<PgPool>,
     trouble: Trouble,
     word: Arc<Mutex<Word>>,
     horizon: hints::Horizon,
@@ -241,45 +249,21 @@ impl Store {
             }
         }
         let trouble = Trouble::default();
-        let recent = trouble.clone();
-        let pool = PgPoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(ACQUIRE_TIMEOUT)
-            .test_before_acquire(false)
-            .before_acquire(move |connection, idle| {
-                let trusted = if role == DISPATCH { LONG_IDLE } else { IDLE };
-                let doubtful = recent.is_recent() || idle.idle_for > trusted;
-                Box::pin(async move {
-                    if doubtful {
-                        // One that was forgotten on the way says nothing: it is closed, and another taken in its place.
-                        let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
-                        answer.map_err(|_elapsed| sqlx::Error::PoolTimedOut)??;
-                    }
-                    Ok(true)
-                })
-            })
-            .after_connect(move |connection, _| {
-                Box::pin(async move {
-                    connection.execute(ON_CONNECT).await?;
-                    // Who hung up waits for nothing: its statement ends within a second, where the server's system can see that. Else
-                    // callers that hang up could have more statements running than the pool has connections.
-                    if let Err(error) = connection.execute("SET client_connection_check_interval = '1s'").await {
-                        tracing::debug!(%error, "the server cannot see whether we are still there");
-                    }
-                    if role == API {
-                        connection.execute(ON_API_CONNECT).await?;
-                    }
-                    if role == DISPATCH {
-                        connection.execute(ON_DISPATCH_CONNECT).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .connect_with(options)
-            .await
-            .map_err(|source| Error::Connect { at, source })?;
+        let connect = async |connections: u32, also: &'static [&'static str]| {
+            let pool = pool_options(role, connections, trouble.clone(), also).connect_with(options.clone()).await;
+            pool.map_err(|source| Error::Connect { at: at.clone(), source })
+        };
+        let (pool, looks) = match role {
+            DISPATCH if connections > 1 => {
+                let pool = connect(connections - 1, &[ON_DISPATCH_CONNECT]).await?;
+                (pool, Some(connect(1, &[ON_DISPATCH_CONNECT, ON_LOOK_CONNECT]).await?))
+            }
+            API => (connect(connections, &[ON_API_CONNECT]).await?, None),
+            DISPATCH => (connect(connections, &[ON_DISPATCH_CONNECT]).await?, None),
+            _ => (connect(connections, &[]).await?, None),
+        };
         let word = Arc::new(Mutex::new(Word { answered_at: Some(Instant::now()), away_at: None }));
-        let store = Self { pool, trouble, word, horizon: hints::Horizon::new(database.hints) };
+        let store = Self { pool, looks, trouble, word, horizon: hints::Horizon::new(database.hints) };
         if !database.allow_unsafe {
             store.refuse_unsafe().await?;
         }
@@ -299,7 +283,9 @@ impl Store {
         if place(&current) != place(&renewed) {
             return Err(Error::Moved);
         }
-        self.pool.set_connect_options(renewed);
+        for pool in self.pools() {
+            pool.set_connect_options(renewed.clone());
+        }
         Ok(())
     }
 
@@ -348,6 +334,15 @@ impl Store {
         self.ask_within(STATEMENT_TIMEOUT, doing, question).await
     }
 
+    /// The same, of what a dispatcher asks all day: planned once.
+    async fn ask_always<T>(
+        &self,
+        doing: &'static str,
+        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T> {
+        self.ask_over(self.looks.as_ref().unwrap_or(&self.pool), STATEMENT_TIMEOUT, doing, question).await
+    }
+
     /// The same, for the few that may take longer. The server gives up when it was told to on connecting: a question that may take
     /// longer tells it otherwise, for its own transaction.
     async fn ask_within<T>(
@@ -356,8 +351,17 @@ impl Store {
         doing: &'static str,
         question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T> {
-        let mut connection = self
-            .pool
+        self.ask_over(&self.pool, within, doing, question).await
+    }
+
+    async fn ask_over<T>(
+        &self,
+        pool: &PgPool,
+        within: Duration,
+        doing: &'static str,
+        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T> {
+        let mut connection = pool
             .acquire()
             .await
             .map_err(|source| Error::Query { doing, source })
@@ -402,18 +406,59 @@ impl Store {
 
     /// How many connections there may be.
     pub fn most_connections(&self) -> u32 {
-        self.pool.options().get_max_connections()
+        self.pools().map(|pool| pool.options().get_max_connections()).sum()
     }
 
     /// How many connections are open: idle, and in use.
     pub fn connections(&self) -> (u32, u32) {
-        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
-        (idle, self.pool.size().saturating_sub(idle))
+        let idle: usize = self.pools().map(PgPool::num_idle).sum();
+        let idle = u32::try_from(idle).unwrap_or(u32::MAX);
+        (idle, self.pools().map(PgPool::size).sum::<u32>().saturating_sub(idle))
     }
 
     pub async fn close(&self) {
-        self.pool.close().await;
+        for pool in self.pools() {
+            pool.close().await;
+        }
     }
+
+    /// Each once.
+    fn pools(&self) -> impl Iterator<Item = &PgPool> {
+        std::iter::once(&self.pool).chain(&self.looks)
+    }
+}
+
+fn pool_options(role: &'static str, connections: u32, recent: Trouble, also: &'static [&'static str]) -> PgPoolOptions {
+    PgPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .test_before_acquire(false)
+        .before_acquire(move |connection, idle| {
+            let trusted = if role == DISPATCH { LONG_IDLE } else { IDLE };
+            let doubtful = recent.is_recent() || idle.idle_for > trusted;
+            Box::pin(async move {
+                if doubtful {
+                    // One that was forgotten on the way says nothing: it is closed, and another taken in its place.
+                    let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
+                    answer.map_err(|_elapsed| sqlx::Error::PoolTimedOut)??;
+                }
+                Ok(true)
+            })
+        })
+        .after_connect(move |connection, _| {
+            Box::pin(async move {
+                connection.execute(ON_CONNECT).await?;
+                // Who hung up waits for nothing: its statement ends within a second, where the server's system can see that. Else
+                // callers that hang up could have more statements running than the pool has connections.
+                if let Err(error) = connection.execute("SET client_connection_check_interval = '1s'").await {
+                    tracing::debug!(%error, "the server cannot see whether we are still there");
+                }
+                for statement in also {
+                    connection.execute(*statement).await?;
+                }
+                Ok(())
+            })
+        })
 }
 
 fn options(database: &Database, name: &str) -> Result<PgConnectOptions> {

@@ -12,10 +12,10 @@
 //!
 //! Either way a row is locked with `SKIP LOCKED` and stamped in the same statement: two dispatchers never take the same one.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
+use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query, types::Json};
 use uuid::Uuid;
 
 use super::{Claim, Unreadable, random_uuid, read, token_of};
@@ -129,7 +129,7 @@ impl Store {
     /// Looks. Rows that another dispatcher is claiming at this moment are passed over without waiting; rows whose lease has
     /// ended are free again.
     pub async fn look(&self, look: &Look<'_>) -> Result<Found> {
-        self.ask("looking for due alarms", async |db| found(db, look).await).await
+        self.ask_always("looking for due alarms", async |db| found(db, look).await).await
     }
 }
 
@@ -180,8 +180,7 @@ fn oldest() -> &'static str {
 fn bind<'q>(query: Query<'q, Postgres, PgArguments>, look: &'q Look<'_>) -> Query<'q, Postgres, PgArguments> {
     // Whatever does not fit is more than there can be.
     let int = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
-    let owners: Vec<&str> = look.room.owners.iter().map(|(owner, _)| *owner).collect();
-    let rooms: Vec<i32> = look.room.owners.iter().map(|(_, room)| int(*room)).collect();
+    let rooms: BTreeMap<&str, i32> = look.room.owners.iter().map(|(owner, room)| (*owner, int(*room))).collect();
     query
         .bind(look.worker.as_uuid())
         .bind(look.beat.map_or("", |beat| beat.version))
@@ -190,13 +189,12 @@ fn bind<'q>(query: Query<'q, Postgres, PgArguments>, look: &'q Look<'_>) -> Quer
         .bind(i64::try_from(look.room.rows).unwrap_or(i64::MAX))
         .bind(look.lease.as_secs_f64())
         .bind(i64::try_from(look.room.bytes).unwrap_or(i64::MAX))
-        .bind(owners)
-        .bind(rooms)
+        .bind(Json(rooms))
+        .bind(std::iter::repeat_with(random_uuid).take(look.room.rows).collect::<Vec<_>>())
         .bind(int(look.room.of_owner))
         .bind(SUSPECT_CLAIMS)
         .bind(look.suspects)
         .bind(look.sessions)
-        .bind(std::iter::repeat_with(random_uuid).take(look.room.rows).collect::<Vec<_>>())
 }
 
 fn peers(row: &sqlx::postgres::PgRow) -> Result<Vec<Sighting>, sqlx::Error> {

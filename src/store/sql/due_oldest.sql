@@ -1,4 +1,4 @@
--- The oldest due rows, whosever they are; behind $15, $16, if given: what lies before was seen a moment ago. It is in flight, or settled and
+-- The oldest due rows, whosever they are; behind $14, $15, if given: what lies before was seen a moment ago. It is in flight, or settled and
 -- not vacuumed yet, and reading through it with every claim would cost as much as the claim.
 due AS MATERIALIZED (
     SELECT id, owner_did, next_fire_at, claims, pg_column_size(payload) + octet_length(wake_message) AS bytes
@@ -9,19 +9,18 @@ due AS MATERIALIZED (
       AND ($12 OR claims < $11)
       AND ($13 OR subject <> 'session')
       AND (SELECT claim FROM may)
-      AND (next_fire_at, id) > (coalesce($15, '-infinity'), coalesce($16, '00000000-0000-0000-0000-000000000000'))
+      AND (next_fire_at, id) > (coalesce($14, '-infinity'), coalesce($15, '00000000-0000-0000-0000-000000000000'))
     ORDER BY next_fire_at, id
     LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), ranked AS (
     SELECT due.id, due.owner_did, due.claims, shut_out.did IS NOT NULL AS suspended,
-           CASE WHEN shut_out.did IS NULL THEN coalesce(busy.room, $10) ELSE 0 END AS room,
+           CASE WHEN shut_out.did IS NULL THEN coalesce(($8::jsonb ->> due.owner_did)::int, $10) ELSE 0 END AS room,
            row_number() OVER (PARTITION BY due.owner_did ORDER BY due.next_fire_at, due.id) AS of_owner,
            row_number() OVER by_age AS place,
            sum(due.bytes) OVER by_age - due.bytes AS bytes_before,
            first_value(due.claims) OVER by_age AS eldest_claims
     FROM due
-    LEFT JOIN busy USING (owner_did)
     LEFT JOIN shut_out ON shut_out.did = due.owner_did
     WINDOW by_age AS (ORDER BY due.next_fire_at, due.id)
 ), taken AS (

@@ -1,15 +1,15 @@
--- Some owners ($15) have more due than they have room for, or are suspended and have none. Reading on along alarms_due_idx would
--- mean reading through all of it, so rows are found by owner instead. Whose: those with a row that became due since $16, those with a backlog and room again,
--- and, when $17 says so, every owner there is, one probe of alarms_owner_due_idx each.
+-- Some owners ($14) have more due than they have room for, or are suspended and have none. Reading on along alarms_due_idx would
+-- mean reading through all of it, so rows are found by owner instead. Whose: those with a row that became due since $15, those with a backlog and room again,
+-- and, when $16 says so, every owner there is, one probe of alarms_owner_due_idx each.
 fresh AS (
     SELECT owner_did, next_fire_at
     FROM alarms
-    WHERE status = 'active' AND next_fire_at > $16 AND next_fire_at <= now()
+    WHERE status = 'active' AND next_fire_at > $15 AND next_fire_at <= now()
     ORDER BY next_fire_at
     -- A backlog may grow while we look: not more than this is read of it.
     LIMIT 1000
 ), everyone AS (
-    (SELECT owner_did, next_fire_at FROM alarms WHERE status = 'active' AND $17 ORDER BY owner_did, next_fire_at LIMIT 1)
+    (SELECT owner_did, next_fire_at FROM alarms WHERE status = 'active' AND $16 ORDER BY owner_did, next_fire_at LIMIT 1)
     UNION ALL
     SELECT later.owner_did, later.next_fire_at
     FROM everyone
@@ -20,16 +20,15 @@ fresh AS (
     ) AS later
 ), waiting AS (
     SELECT found.owner_did, shut_out.did IS NOT NULL AS suspended, min(found.next_fire_at) AS since,
-           CASE WHEN shut_out.did IS NULL THEN coalesce(min(busy.room), $10) ELSE 0 END AS room
+           CASE WHEN shut_out.did IS NULL THEN coalesce(($8::jsonb ->> found.owner_did)::int, $10) ELSE 0 END AS room
     FROM (
-        SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($15)
+        SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($14)
         UNION ALL
-        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND owner_did <> ALL ($15)
+        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND owner_did <> ALL ($14)
         UNION ALL
         SELECT owner_did, (SELECT min(next_fire_at) FROM alarms WHERE status = 'active' AND alarms.owner_did = backlog.owner_did)
-        FROM unnest($15::text[]) AS backlog (owner_did)
+        FROM unnest($14::text[]) AS backlog (owner_did)
     ) AS found
-    LEFT JOIN busy ON busy.owner_did = found.owner_did
     LEFT JOIN shut_out ON shut_out.did = found.owner_did
     GROUP BY found.owner_did, shut_out.did
 ), due AS MATERIALIZED (
@@ -81,6 +80,6 @@ crowd AS (
 -- Was anything left that this look could have found? What is taken alone leaves the others behind, as does what fits no more.
 -- When everybody was asked, it does not matter that not all that is fresh was read.
 surveyed AS (
-    SELECT ($17 OR (SELECT count(*) FROM fresh) < 1000) AND (SELECT count(*) FROM chosen) <= $5
+    SELECT ($16 OR (SELECT count(*) FROM fresh) < 1000) AND (SELECT count(*) FROM chosen) <= $5
            AND NOT EXISTS (SELECT FROM ranked WHERE claims >= $11 OR bytes_before >= $7) AS whole
 ),

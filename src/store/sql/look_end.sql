@@ -1,6 +1,6 @@
 claimed AS (
     UPDATE alarms
-    SET claimed_at = now(), claimed_until = now() + make_interval(secs => $6), claim_token = ($14::uuid[])[taken.place], claimed_by = $1,
+    SET claimed_at = now(), claimed_until = now() + make_interval(secs => $6), claim_token = ($9::uuid[])[taken.place], claimed_by = $1,
         claims = alarms.claims + 1, first_claimed_at = coalesce(first_claimed_at, now())
     FROM taken
     WHERE alarms.id = taken.id

@@ -4,17 +4,14 @@
 use chronos::{
     domain::ids::AlarmId,
     store::{
+        ON_LOOK_CONNECT,
         agents::ASTRAY,
         alarms::LIST,
         claims::{CLAIM_OLDEST, CLAIM_PAST_BACKLOGS, Place},
     },
 };
 use serde_json::Value;
-use sqlx::{
-    AssertSqlSafe, PgConnection, Postgres, Row,
-    postgres::{PgArguments, PgRow},
-    query::Query,
-};
+use sqlx::{AssertSqlSafe, PgConnection, Row, postgres::PgRow};
 
 use super::{ann, execute};
 use crate::support::Database;
@@ -95,32 +92,46 @@ fn rows_read(plan: &Value) -> u64 {
     own + plan["Plans"].as_array().into_iter().flatten().map(rows_read).sum::<u64>()
 }
 
+/// Makes a connection like those that look, and prepares both kinds of claims on it. They are planned when they are first executed, once, for
+/// any values.
+async fn prepare_claims(db: &mut PgConnection) {
+    let common = "uuid, text, text, bool, bigint, float8, bigint, jsonb, uuid[], int, int, bool, bool";
+    execute(db, ON_LOOK_CONNECT).await;
+    execute(db, &format!("PREPARE oldest ({common}, timestamptz, uuid) AS {CLAIM_OLDEST}")).await;
+    execute(db, &format!("PREPARE past ({common}, text[], timestamptz, bool) AS {CLAIM_PAST_BACKLOGS}")).await;
+}
+
 /// The claim's parameters: so many rows at most, and room for so many of ann's.
-fn claim_of<'q>(statement: AssertSqlSafe<String>, most: i64, room: i32) -> Query<'q, Postgres, PgArguments> {
-    sqlx::query(statement)
-        .bind(uuid::Uuid::new_v4())
-        .bind("0.1.0")
-        .bind("here")
-        .bind(true)
-        .bind(most)
-        .bind(120.0)
-        .bind(1_i64 << 30)
-        .bind(vec![ann().as_str().to_owned()])
-        .bind(vec![room])
-        .bind(32)
-        .bind(4)
-        .bind(true)
-        .bind(true)
-        .bind((0..most).map(|_| uuid::Uuid::new_v4()).collect::<Vec<_>>())
+fn claim_of(most: i64, room: i32) -> String {
+    let tokens: Vec<String> = (0..most).map(|_| uuid::Uuid::new_v4().to_string()).collect();
+    let rooms = serde_json::json!({ann().as_str(): room});
+    format!(
+        "gen_random_uuid(), '0.1.0', 'here', true, {most}, 120, 1073741824, '{rooms}', '{{{}}}', 32, 4, true, true",
+        tokens.join(",")
+    )
 }
 
 /// Along the oldest, behind this one.
-fn claim_oldest<'q>(
-    statement: AssertSqlSafe<String>,
-    most: i64,
-    after: Option<Place>,
-) -> Query<'q, Postgres, PgArguments> {
-    claim_of(statement, most, 32).bind(after.map(|place| place.due_at)).bind(after.map(|place| place.id.as_uuid()))
+fn oldest(most: i64, after: Option<Place>) -> String {
+    let (due_at, id) = after.map_or_else(
+        || ("NULL".to_owned(), "NULL".to_owned()),
+        |place| (format!("'{}'", place.due_at.to_rfc3339()), format!("'{}'", place.id)),
+    );
+    format!("EXECUTE oldest ({}, {due_at}, {id})", claim_of(most, 32))
+}
+
+/// Past ann's backlog.
+fn past(most: i64, room: i32, survey: bool) -> String {
+    format!("EXECUTE past ({}, '{{{}}}', '2000-01-01T00:00:00Z', {survey})", claim_of(most, room), ann().as_str())
+}
+
+/// Its plan, and how many rows it read, with nothing claimed by it.
+async fn claim(db: &mut PgConnection, claim: &str) -> (Vec<(String, String)>, u64) {
+    execute(db, "BEGIN").await;
+    let row = sqlx::query(AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {claim}"))).fetch_one(&mut *db).await;
+    execute(db, "ROLLBACK").await;
+    let row = row.unwrap();
+    (flatten(&row), rows_read(&plan_in(&row)))
 }
 
 #[tokio::test]
@@ -141,27 +152,64 @@ async fn the_claim_behind_the_last_one_reads_nothing_of_what_is_in_flight_though
     let (due_at, id): (chrono::DateTime<chrono::Utc>, uuid::Uuid) =
         sqlx::query_as(last).fetch_one(&mut db).await.unwrap();
     let after = Place { due_at, id: AlarmId::from_uuid(id) };
-    let mut read = async |after| {
-        execute(&mut db, "BEGIN").await;
-        let oldest = AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_OLDEST}"));
-        let row = claim_oldest(oldest, 50, after).fetch_one(&mut db).await.unwrap();
-        execute(&mut db, "ROLLBACK").await;
-        rows_read(&plan_in(&row))
-    };
+    prepare_claims(&mut db).await;
     // Found by the index, and of ann, who has room for 32 of them, those once more by their ids; and the next that is due.
-    assert_eq!(read(Some(after)).await, 50 + 32 + 1);
-    assert_eq!(read(None).await, 200 + 50 + 32 + 1);
+    assert_eq!(claim(&mut db, &oldest(50, Some(after))).await.1, 50 + 32 + 1);
+    assert_eq!(claim(&mut db, &oldest(50, None)).await.1, 200 + 50 + 32 + 1);
 }
 
 #[tokio::test]
 async fn the_claim_reads_due_rows_by_their_index_and_never_scans_the_table() {
     let database = Database::fresh().await;
     let mut db = crowded(&database).await;
-    for most in [1_i64, 100, 500] {
-        let plan = flatten(&claim_oldest(explain(CLAIM_OLDEST), most, None).fetch_one(&mut db).await.unwrap());
+    prepare_claims(&mut db).await;
+    for most in [1, 100, 500] {
+        let (plan, _) = claim(&mut db, &oldest(most, None)).await;
         assert!(by_index(&plan, "alarms_due_idx"), "{most}: {plan:?}");
         assert!(!scans(&plan), "{most}: {plan:?}");
     }
+}
+
+/// A plan is kept until the table is analysed, which may be minutes after it was filled.
+#[tokio::test]
+async fn claims_that_were_planned_for_an_empty_table_read_no_more_of_a_full_one() {
+    let database = Database::fresh().await;
+    let mut db = database.connect().await;
+    prepare_claims(&mut db).await;
+    for planned in [oldest(100, None), past(100, 5, true)] {
+        assert_eq!(claim(&mut db, &planned).await.1, 0);
+    }
+    execute(&mut db, BACKLOG).await;
+    let (plan, read) = claim(&mut db, &oldest(100, None)).await;
+    assert!(by_index(&plan, "alarms_due_idx") && !scans(&plan), "{plan:?}");
+    assert_eq!(
+        read,
+        100 + 32,
+        "those that are due, and of ann, who has room for 32 of them, those once more by their ids"
+    );
+    let (plan, read) = claim(&mut db, &past(100, 5, true)).await;
+    assert!(by_index(&plan, "alarms_owner_due_idx") && !scans(&plan), "{plan:?}");
+    assert!(read < 2_000, "of 20,000 rows of a backlog {read} were read");
+}
+
+#[tokio::test]
+async fn claims_that_were_planned_while_everything_was_due_read_no_more_than_they_take() {
+    let database = Database::fresh().await;
+    let mut db = crowded(&database).await;
+    execute(&mut db, BACKLOG).await;
+    execute(&mut db, "UPDATE alarms SET next_fire_at = next_fire_at - interval '3 days'; ANALYZE alarms").await;
+    prepare_claims(&mut db).await;
+    let (plan, read) = claim(&mut db, &oldest(500, None)).await;
+    assert!(by_index(&plan, "alarms_due_idx") && !scans(&plan), "{plan:?}");
+    assert!(
+        (500..=1000).contains(&read),
+        "500 by the index, those that there is room for once more by their ids: {read}"
+    );
+    // Each owner's first, and of those who have room one more than that.
+    let (plan, read) = claim(&mut db, &past(500, 5, true)).await;
+    assert!(by_index(&plan, "alarms_owner_due_idx") && !scans(&plan), "{plan:?}");
+    let owners = 99;
+    assert!(read < 1_000 + owners * (1 + 1 + 33) + 3 * 500, "{read}");
 }
 
 #[tokio::test]
@@ -171,19 +219,10 @@ async fn the_claim_past_backlogs_finds_rows_by_owner_and_reads_none_of_the_backl
     execute(&mut db, BACKLOG).await;
     execute(&mut db, "ANALYZE alarms").await;
     // Ann's rows are the oldest, and she has no room, or little. The owner who is due behind her has.
+    prepare_claims(&mut db).await;
     for (survey, room) in [(false, 0), (true, 0), (false, 5)] {
-        execute(&mut db, "BEGIN").await;
-        let row = claim_of(AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_PAST_BACKLOGS}")), 100, room)
-            .bind(vec![ann().as_str().to_owned()])
-            .bind("2000-01-01T00:00:00Z".parse::<chrono::DateTime<chrono::Utc>>().unwrap())
-            .bind(survey)
-            .fetch_one(&mut db)
-            .await
-            .unwrap();
-        execute(&mut db, "ROLLBACK").await;
-        let plan = flatten(&row);
+        let (plan, read) = claim(&mut db, &past(100, room, survey)).await;
         assert!(by_index(&plan, "alarms_owner_due_idx") && !scans(&plan), "{survey}: {plan:?}");
-        let read = rows_read(&plan_in(&row));
         assert!(read < 2_000, "of 20,000 rows of a backlog {read} were read");
     }
 }
@@ -204,25 +243,14 @@ async fn a_suspended_owners_backlog_is_found_out_by_index_and_not_read_through()
     )
     .await;
     let is_scanned = |plan: &[(String, String)]| plan.iter().any(|(node, name)| node == "Seq Scan" && name == "alarms");
-    execute(&mut db, "BEGIN").await;
-    let oldest = AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_OLDEST}"));
-    let row = claim_oldest(oldest, 100, None).fetch_one(&mut db).await.unwrap();
-    let plan = flatten(&row);
+    prepare_claims(&mut db).await;
+    let (plan, _) = claim(&mut db, &oldest(100, None)).await;
     assert!(by_index(&plan, "alarms_due_idx") && !scans(&plan) && !is_scanned(&plan), "{plan:?}");
     // Of those who are shut out each is looked up, or all are read when they are few: never the agents.
     assert!(!plan.iter().any(|(_, name)| name == "agents"), "{plan:?}");
     for survey in [false, true] {
-        let past = AssertSqlSafe(format!("EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_PAST_BACKLOGS}"));
-        let row = claim_of(past, 100, 32)
-            .bind(vec![ann().as_str().to_owned()])
-            .bind("2000-01-01T00:00:00Z".parse::<chrono::DateTime<chrono::Utc>>().unwrap())
-            .bind(survey)
-            .fetch_one(&mut db)
-            .await
-            .unwrap();
-        let plan = flatten(&row);
+        let (plan, read) = claim(&mut db, &past(100, 32, survey)).await;
         assert!(by_index(&plan, "alarms_owner_due_idx") && !scans(&plan) && !is_scanned(&plan), "{survey}: {plan:?}");
-        let read = rows_read(&plan_in(&row));
         assert!(read < 2_000, "of 20,000 rows of a backlog {read} were read");
     }
 }

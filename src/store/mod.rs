@@ -29,6 +29,7 @@ pub mod effects;
 pub mod events;
 pub mod hints;
 mod interval;
+mod kept;
 pub mod nonces;
 pub mod partitions;
 pub mod resources;
@@ -59,6 +60,7 @@ use tokio::time::Instant;
 pub use schema::ServerVersion;
 
 use crate::config::Database;
+use kept::Kept;
 
 /// No statement of ours takes a second; one that takes ten waits for a lock or a dead host.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -85,7 +87,8 @@ pub const DISPATCH: &str = "dispatch";
 /// and for one where a million are due: rows are found along an index, in its order, or one by one by their ids, and the planner is kept
 /// from everything else (ADR 14).
 pub const ON_LOOK_CONNECT: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; \
-     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off";
+                                   SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; \
+                                   SET enable_sort = off; SET enable_incremental_sort = off";
 /// A connection that nobody used for this long may have been forgotten on the way; and for so long after trouble none is trusted.
 const LONG_IDLE: Duration = Duration::from_secs(60);
 /// The same for those who would have to tell somebody that it broke: dispatchers just try again.
@@ -197,8 +200,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
-    /// The connection over which a dispatcher looks; all others are alike.
-    looks: Option<PgPool>,
+    /// The connection over which a dispatcher looks.
+    looks: Option<Arc<Kept>>,
     trouble: Trouble,
     word: Arc<Mutex<Word>>,
     horizon: hints::Horizon,
@@ -249,19 +252,46 @@ impl Store {
             }
         }
         let trouble = Trouble::default();
-        let connect = async |connections: u32, also: &'static [&'static str]| {
-            let pool = pool_options(role, connections, trouble.clone(), also).connect_with(options.clone()).await;
-            pool.map_err(|source| Error::Connect { at: at.clone(), source })
-        };
-        let (pool, looks) = match role {
-            DISPATCH if connections > 1 => {
-                let pool = connect(connections - 1, &[ON_DISPATCH_CONNECT]).await?;
-                (pool, Some(connect(1, &[ON_DISPATCH_CONNECT, ON_LOOK_CONNECT]).await?))
-            }
-            API => (connect(connections, &[ON_API_CONNECT]).await?, None),
-            DISPATCH => (connect(connections, &[ON_DISPATCH_CONNECT]).await?, None),
-            _ => (connect(connections, &[]).await?, None),
-        };
+        let recent = trouble.clone();
+        // Not behind a pgbouncer that pools transactions, where hints are off: what this one is told would hold for whoever gets it next.
+        let keeps_one = role == DISPATCH && database.hints.is_some() && connections > 1;
+        let looks = keeps_one.then(|| Arc::new(Kept::new(&[ON_DISPATCH_CONNECT, ON_LOOK_CONNECT])));
+        let pool = PgPoolOptions::new()
+            .max_connections(connections - u32::from(keeps_one))
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .test_before_acquire(false)
+            .before_acquire(move |connection, idle| {
+                let trusted = if role == DISPATCH { LONG_IDLE } else { IDLE };
+                let doubtful = recent.is_recent() || idle.idle_for > trusted;
+                Box::pin(async move {
+                    if doubtful {
+                        // One that was forgotten on the way says nothing: it is closed, and another taken in its place.
+                        let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
+                        answer.map_err(|_elapsed| sqlx::Error::PoolTimedOut)??;
+                    }
+                    Ok(true)
+                })
+            })
+            .after_connect(move |connection, _| {
+                Box::pin(async move {
+                    connection.execute(ON_CONNECT).await?;
+                    // Who hung up waits for nothing: its statement ends within a second, where the server's system can see that. Else
+                    // callers that hang up could have more statements running than the pool has connections.
+                    if let Err(error) = connection.execute("SET client_connection_check_interval = '1s'").await {
+                        tracing::debug!(%error, "the server cannot see whether we are still there");
+                    }
+                    if role == API {
+                        connection.execute(ON_API_CONNECT).await?;
+                    }
+                    if role == DISPATCH {
+                        connection.execute(ON_DISPATCH_CONNECT).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .connect_with(options)
+            .await
+            .map_err(|source| Error::Connect { at, source })?;
         let word = Arc::new(Mutex::new(Word { answered_at: Some(Instant::now()), away_at: None }));
         let store = Self { pool, looks, trouble, word, horizon: hints::Horizon::new(database.hints) };
         if !database.allow_unsafe {
@@ -283,9 +313,7 @@ impl Store {
         if place(&current) != place(&renewed) {
             return Err(Error::Moved);
         }
-        for pool in self.pools() {
-            pool.set_connect_options(renewed.clone());
-        }
+        self.pool.set_connect_options(renewed);
         Ok(())
     }
 
@@ -334,13 +362,18 @@ impl Store {
         self.ask_within(STATEMENT_TIMEOUT, doing, question).await
     }
 
-    /// The same, of what a dispatcher asks all day: planned once.
+    /// The same, of what a dispatcher asks all day: planned once, where it has a connection for that.
     async fn ask_always<T>(
         &self,
         doing: &'static str,
         question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T> {
-        self.ask_over(self.looks.as_ref().unwrap_or(&self.pool), STATEMENT_TIMEOUT, doing, question).await
+        let Some(looks) = &self.looks else { return self.ask(doing, question).await };
+        let within = STATEMENT_TIMEOUT;
+        let answer = looks.ask(&self.pool, within, question).await;
+        self.noted(answer.map_or(Err(Error::Timeout { doing, within }), |answer| {
+            answer.map_err(|source| Error::Query { doing, source })
+        }))
     }
 
     /// The same, for the few that may take longer. The server gives up when it was told to on connecting: a question that may take
@@ -351,17 +384,8 @@ impl Store {
         doing: &'static str,
         question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T> {
-        self.ask_over(&self.pool, within, doing, question).await
-    }
-
-    async fn ask_over<T>(
-        &self,
-        pool: &PgPool,
-        within: Duration,
-        doing: &'static str,
-        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T> {
-        let mut connection = pool
+        let mut connection = self
+            .pool
             .acquire()
             .await
             .map_err(|source| Error::Query { doing, source })
@@ -374,6 +398,10 @@ impl Store {
             }
             Err(_elapsed) => Err(Error::Timeout { doing, within }),
         };
+        self.noted(answer)
+    }
+
+    fn noted<T>(&self, answer: Result<T>) -> Result<T> {
         match &answer {
             Ok(_) => self.note_answer(),
             Err(error) => {
@@ -406,59 +434,22 @@ impl Store {
 
     /// How many connections there may be.
     pub fn most_connections(&self) -> u32 {
-        self.pools().map(|pool| pool.options().get_max_connections()).sum()
+        self.pool.options().get_max_connections() + u32::from(self.looks.is_some())
     }
 
     /// How many connections are open: idle, and in use.
     pub fn connections(&self) -> (u32, u32) {
-        let idle: usize = self.pools().map(PgPool::num_idle).sum();
-        let idle = u32::try_from(idle).unwrap_or(u32::MAX);
-        (idle, self.pools().map(PgPool::size).sum::<u32>().saturating_sub(idle))
+        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
+        let (kept, asking) = self.looks.as_ref().map_or((0, 0), |looks| looks.connections());
+        (idle + kept, self.pool.size().saturating_sub(idle) + asking)
     }
 
     pub async fn close(&self) {
-        for pool in self.pools() {
-            pool.close().await;
+        if let Some(looks) = &self.looks {
+            looks.close().await;
         }
+        self.pool.close().await;
     }
-
-    /// Each once.
-    fn pools(&self) -> impl Iterator<Item = &PgPool> {
-        std::iter::once(&self.pool).chain(&self.looks)
-    }
-}
-
-fn pool_options(role: &'static str, connections: u32, recent: Trouble, also: &'static [&'static str]) -> PgPoolOptions {
-    PgPoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
-        .test_before_acquire(false)
-        .before_acquire(move |connection, idle| {
-            let trusted = if role == DISPATCH { LONG_IDLE } else { IDLE };
-            let doubtful = recent.is_recent() || idle.idle_for > trusted;
-            Box::pin(async move {
-                if doubtful {
-                    // One that was forgotten on the way says nothing: it is closed, and another taken in its place.
-                    let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
-                    answer.map_err(|_elapsed| sqlx::Error::PoolTimedOut)??;
-                }
-                Ok(true)
-            })
-        })
-        .after_connect(move |connection, _| {
-            Box::pin(async move {
-                connection.execute(ON_CONNECT).await?;
-                // Who hung up waits for nothing: its statement ends within a second, where the server's system can see that. Else
-                // callers that hang up could have more statements running than the pool has connections.
-                if let Err(error) = connection.execute("SET client_connection_check_interval = '1s'").await {
-                    tracing::debug!(%error, "the server cannot see whether we are still there");
-                }
-                for statement in also {
-                    connection.execute(*statement).await?;
-                }
-                Ok(())
-            })
-        })
 }
 
 fn options(database: &Database, name: &str) -> Result<PgConnectOptions> {

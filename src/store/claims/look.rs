@@ -139,7 +139,10 @@ async fn found(db: &mut PgConnection, look: &Look<'_>) -> Result<Found, sqlx::Er
     let statement = mutants::changed(Mutant::FireEarly, statement, &[early]);
     let mut query = bind(sqlx::query(statement), look);
     query = match &look.backlog {
-        Some(backlog) => query.bind(&backlog.owners).bind(backlog.seen_until).bind(backlog.survey),
+        Some(backlog) => {
+            let owners: BTreeMap<&str, bool> = backlog.owners.iter().map(|owner| (*owner, true)).collect();
+            query.bind(Json(owners)).bind(backlog.seen_until).bind(backlog.survey)
+        }
         None => query.bind(look.after.map(|place| place.due_at)).bind(look.after.map(|place| place.id.as_uuid())),
     };
     let rows = query.fetch_all(db).await?;

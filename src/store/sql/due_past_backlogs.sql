@@ -1,4 +1,4 @@
--- Some owners ($14) have more due than they have room for, or are suspended and have none. Reading on along alarms_due_idx would
+-- Some owners (the keys of $14) have more due than they have room for, or are suspended and have none. Reading on along alarms_due_idx would
 -- mean reading through all of it, so rows are found by owner instead. Whose: those with a row that became due since $15, those with a backlog and room again,
 -- and, when $16 says so, every owner there is, one probe of alarms_owner_due_idx each.
 fresh AS (
@@ -22,12 +22,16 @@ fresh AS (
     SELECT found.owner_did, shut_out.did IS NOT NULL AS suspended, min(found.next_fire_at) AS since,
            CASE WHEN shut_out.did IS NULL THEN coalesce(($8::jsonb ->> found.owner_did)::int, $10) ELSE 0 END AS room
     FROM (
-        SELECT owner_did, next_fire_at FROM fresh WHERE owner_did <> ALL ($14)
+        SELECT owner_did, next_fire_at FROM fresh WHERE NOT $14::jsonb ? owner_did
         UNION ALL
-        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND owner_did <> ALL ($14)
+        SELECT owner_did, next_fire_at FROM everyone WHERE next_fire_at <= now() AND NOT $14::jsonb ? owner_did
         UNION ALL
-        SELECT owner_did, (SELECT min(next_fire_at) FROM alarms WHERE status = 'active' AND alarms.owner_did = backlog.owner_did)
-        FROM unnest($14::text[]) AS backlog (owner_did)
+        SELECT owner_did, (
+            SELECT next_fire_at FROM alarms
+            WHERE status = 'active' AND alarms.owner_did >= backlog.owner_did AND alarms.owner_did <= backlog.owner_did
+            ORDER BY alarms.owner_did, next_fire_at LIMIT 1
+        )
+        FROM jsonb_object_keys($14::jsonb) AS backlog (owner_did)
     ) AS found
     LEFT JOIN shut_out ON shut_out.did = found.owner_did
     GROUP BY found.owner_did, shut_out.did
@@ -37,13 +41,15 @@ fresh AS (
     CROSS JOIN LATERAL (
         SELECT id, next_fire_at, claims, pg_column_size(payload) + octet_length(wake_message) AS bytes
         FROM alarms
-        WHERE status = 'active' AND alarms.owner_did = waiting.owner_did
-          AND next_fire_at <= now()
+        -- This owner's until now, in words for which there is only alarms_owner_due_idx. The plan is kept: where nothing was due when it was
+        -- made, walking along alarms_due_idx would have looked as good.
+        WHERE status = 'active' AND alarms.owner_did >= waiting.owner_did
+          AND (alarms.owner_did, next_fire_at) <= (waiting.owner_did, now())
           AND (claimed_until IS NULL OR claimed_until <= now())
           AND ($12 OR claims < $11)
           AND ($13 OR subject <> 'session')
           AND (SELECT claim FROM may)
-        ORDER BY next_fire_at
+        ORDER BY alarms.owner_did, next_fire_at
         -- One more than any owner has room for tells that there is a backlog.
         LIMIT $10 + 1
     ) AS oldest
@@ -64,8 +70,9 @@ fresh AS (
     FROM chosen
     CROSS JOIN LATERAL (
         SELECT id FROM alarms
-        WHERE alarms.id = chosen.id AND status = 'active' AND next_fire_at <= now()
-          AND (claimed_until IS NULL OR claimed_until <= now())
+        -- By its id, and so that no other index would do: as above.
+        WHERE alarms.id = chosen.id
+          AND CASE WHEN status = 'active' AND next_fire_at <= now() THEN claimed_until IS NULL OR claimed_until <= now() END
         FOR UPDATE SKIP LOCKED
     ) AS locked
     WHERE chosen.place <= $5

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chronos::{
+    config,
     domain::{
         alarm::{Draft, Status, Subject},
         ids::{ServiceCallId, WorkerId},
@@ -11,7 +12,7 @@ use chronos::{
         wake::Addressee,
     },
     store::{
-        Store,
+        self, Store,
         alarms::Alarm,
         claims::{Attempt, Backlog, Claim, Found, Look, Room, SessionTimer, Settlement},
     },
@@ -19,7 +20,7 @@ use chronos::{
 use uuid::Uuid;
 
 use super::{a_beat, ann, bob, create, did_of, execute, history, in_an_hour, look, read};
-use crate::support::Database;
+use crate::support::{Database, Proxy};
 
 const LADDER: Ladder = Ladder { base: Duration::from_secs(30), cap: Duration::from_secs(900), jitter: 0.0 };
 
@@ -409,4 +410,29 @@ async fn a_claim_rewrites_every_row_on_its_own_page_however_large_the_payload() 
         assert_eq!(found.claims.len(), 60);
         assert_eq!(pages(&database).await, before, "payloads of {bytes} bytes");
     }
+}
+
+/// A host that vanishes says nothing, not even that it is gone. The connection that looks is one: it must not be waited for.
+#[tokio::test]
+async fn a_dispatcher_whose_database_vanished_between_two_looks_looks_over_another_connection() {
+    const CONNECTIONS: u32 = 4;
+    let database = Database::fresh().await;
+    let proxy = Proxy::in_front_of(&database).await;
+    let through = Database { uri: proxy.uri.clone() };
+    let config = config::Database { hints: Some(Duration::from_secs(1)), ..through.config() };
+    let store = Store::connect(&config, store::DISPATCH, CONNECTIONS).await.unwrap();
+    let alarms = due(&database, &store, vec![in_an_hour()]).await;
+    let beat = a_beat();
+    let nothing = Room { rows: 0, ..room() };
+    store.look(&Look { room: nothing.clone(), ..look(&beat) }).await.unwrap();
+    // Kept for the next look, of as many as there may be.
+    assert_eq!((store.connections().0 > 0, store.most_connections()), (true, CONNECTIONS));
+
+    proxy.freeze();
+    let lost = store.look(&Look { room: nothing, ..look(&beat) }).await.unwrap_err();
+    assert!(lost.is_timeout(), "{lost}");
+    let found = store.look(&Look { room: room(), ..look(&beat) }).await.unwrap();
+    assert_eq!(ids(&found.claims), [alarms[0].id.as_uuid()]);
+    store.close().await;
+    assert_eq!(store.connections(), (0, 0));
 }

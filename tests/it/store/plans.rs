@@ -185,6 +185,7 @@ async fn claims_find_rows_the_same_way_whatever_the_table_was_like_when_they_wer
         SELECT 'did:matrix:crowd-' || n % 97 || ':d75a980182b10ab7', 'u', 'c', 'cron', '0 9 * * *', 'm', at, at
         FROM generate_series(1, 3000) AS n, LATERAL (SELECT now() + interval '1 day' + n * interval '1 s' AS at) AS t;
         ANALYZE alarms";
+    const OWNERS: u64 = 99;
     const ALL_DUE: &str = "UPDATE alarms SET next_fire_at = next_fire_at - interval '3 days'";
     for (when_planned, then) in [
         ("", AHEAD.to_owned() + ";" + BACKLOG + ";" + ALL_DUE),
@@ -209,7 +210,6 @@ async fn claims_find_rows_the_same_way_whatever_the_table_was_like_when_they_wer
         let (plan, read) = claim(&mut db, &past(500, 5, true)).await;
         // What became due, and when the next is; every owner's first twice, a backlog's, an owner's; those chosen are locked, and claimed.
         assert_eq!(ways(&plan), [("alarms_due_idx", 2), ("alarms_owner_due_idx", 4), ("alarms_pkey", 2)], "{plan:?}");
-        const OWNERS: u64 = 99;
         assert!(read <= 1_000 + OWNERS * (2 + 33) + 2 * 500 + 2, "{read}");
     }
 }

@@ -257,7 +257,7 @@ class Page:
         others = sorted({row.scenario for run in self.runs for row in run.rows.values()} - set(SCENARIOS))
         parts["others"] = "\n\n".join(f"### {name}\n\n{self.section(Scenario(name, name))}" for name in others)
         parts["remarks"] = "\n".join(f"- Run {self.link(run)}: {note}" for run in dict.fromkeys([*self.used, *self.runs[:1]])
-                                     for note in run.notes) or "None."
+                                     for note in run.notes)
         parts |= {"machines": self.machines(), "peers": self.configurations()}
         page = Template((HERE / "report.md").read_text(encoding="utf-8")).substitute(parts)
         return re.sub(r"\n{3,}", "\n\n", page)

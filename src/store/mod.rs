@@ -16,6 +16,7 @@
 //! | [`agents`], [`nonces`] | who is enrolled; who is signing in |
 //! | [`dispatchers`], [`clusters`], [`settings`] | who is at work, and what all agree on |
 //! | [`hints`] | no table: "look now", from whoever writes an alarm to the dispatchers |
+//! | `kept` | no table: the one connection over which a dispatcher looks |
 //! | `schema` | which version the schema has, and which binaries it puts up with |
 
 pub mod agents;

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection, Executor, PgConnection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{ACQUIRE_TIMEOUT, ON_CONNECT};
+use super::{ACQUIRE_TIMEOUT, tell};
 
 /// As long as a pool keeps one: what a server has put aside for it does not grow for ever.
 const LIFETIME: Duration = Duration::from_secs(30 * 60);
@@ -42,8 +42,8 @@ impl Kept {
             },
         };
         let answer = tokio::time::timeout(within, question(&mut connection)).await?;
-        // What the server refused it has answered; otherwise who knows what would come over it next.
-        if !matches!(&answer, Err(error) if error.as_database_error().is_none()) {
+        // A server that goes away says so as if it refused something. Another is made in milliseconds.
+        if answer.is_ok() {
             *place = Some((connection, made_at));
         }
         Ok(answer)
@@ -54,10 +54,7 @@ impl Kept {
         let options = pool.connect_options();
         let made = async {
             let mut connection = PgConnection::connect_with(&options).await?;
-            connection.execute(ON_CONNECT).await?;
-            for setting in self.settings {
-                connection.execute(*setting).await?;
-            }
+            tell(&mut connection, self.settings).await?;
             Ok(connection)
         };
         tokio::time::timeout(ACQUIRE_TIMEOUT, made).await.map_err(|_elapsed| sqlx::Error::PoolTimedOut)?

@@ -275,19 +275,12 @@ impl Store {
             })
             .after_connect(move |connection, _| {
                 Box::pin(async move {
-                    connection.execute(ON_CONNECT).await?;
-                    // Who hung up waits for nothing: its statement ends within a second, where the server's system can see that. Else
-                    // callers that hang up could have more statements running than the pool has connections.
-                    if let Err(error) = connection.execute("SET client_connection_check_interval = '1s'").await {
-                        tracing::debug!(%error, "the server cannot see whether we are still there");
-                    }
-                    if role == API {
-                        connection.execute(ON_API_CONNECT).await?;
-                    }
-                    if role == DISPATCH {
-                        connection.execute(ON_DISPATCH_CONNECT).await?;
-                    }
-                    Ok(())
+                    let also: &[&str] = match role {
+                        API => &[ON_API_CONNECT],
+                        DISPATCH => &[ON_DISPATCH_CONNECT],
+                        _ => &[],
+                    };
+                    tell(connection, also).await
                 })
             })
             .connect_with(options)
@@ -451,6 +444,20 @@ impl Store {
         }
         self.pool.close().await;
     }
+}
+
+/// What a new connection is told: what all are, and what only those of its kind are.
+async fn tell(connection: &mut PgConnection, also: &[&'static str]) -> Result<(), sqlx::Error> {
+    connection.execute(ON_CONNECT).await?;
+    // Who hung up waits for nothing: its statement ends within a second, where the server's system can see that. Else
+    // callers that hang up could have more statements running than the pool has connections.
+    if let Err(error) = connection.execute("SET client_connection_check_interval = '1s'").await {
+        tracing::debug!(%error, "the server cannot see whether we are still there");
+    }
+    for statement in also {
+        connection.execute(*statement).await?;
+    }
+    Ok(())
 }
 
 fn options(database: &Database, name: &str) -> Result<PgConnectOptions> {
